@@ -1,0 +1,29 @@
+"""jobpool: a durable job queue and a supervised pool of worker processes, from one SQLite file.
+
+What applications use is here; docs/architecture.md tells how the rest hangs together.
+"""
+
+from pool.errors import DatabaseUnusable, PayloadError, PoolError, UsageError
+from pool.declare import Cancelled, Context, Discard, Handler, Retry, Snooze, handler
+from pool.job import Enqueued, Job, Status
+from pool.queue import Queue, Spec
+
+__all__ = [
+    "Cancelled",
+    "Context",
+    "DatabaseUnusable",
+    "Discard",
+    "Enqueued",
+    "Handler",
+    "Job",
+    "PayloadError",
+    "PoolError",
+    "Queue",
+    "Retry",
+    "Snooze",
+    "Spec",
+    "Status",
+    "UsageError",
+    "handler",
+]
+__version__ = "0.1.0"

@@ -1,0 +1,42 @@
+"""The ``pool`` command: one file a family of subcommands; every error ends as one line and a named exit code."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+
+import click
+
+from pool.cli.base import group
+from pool.errors import ExitCode, PoolError
+
+# Each module adds its commands to the group.
+from pool.cli import enqueue, inspect, map, mend, run  # isort: skip  # noqa: F401
+
+
+def main() -> int:
+    """Run the command a person typed; its exit code, see docs/reference.md."""
+    try:
+        result = group.main(standalone_mode=False)
+        return int(result or 0)
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        hint = f" (see {context.command_path} --help)" if context is not None else ""
+        return _fail(error.format_message().replace("\n", " ") + hint, ExitCode.USAGE)
+    except PoolError as error:
+        return _fail(str(error), error.exit_code)
+    except sqlite3.Error as error:
+        return _fail(f"the database refused: {error}", ExitCode.DATABASE)
+    except (click.Abort, KeyboardInterrupt):
+        return _fail("interrupted", ExitCode.FAILED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads; exit without a word
+        return ExitCode.OK
+    except OSError as error:
+        return _fail(str(error), ExitCode.FAILED)
+
+
+def _fail(text: str, code: int) -> int:
+    print(f"error: {text}", file=sys.stderr)
+    return int(code)

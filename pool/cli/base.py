@@ -1,0 +1,123 @@
+"""What the subcommands share: the group, the database option, and the forms in which people write times and values."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, TypeVar
+
+import click
+
+from pool import __version__
+from pool.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)?")
+
+
+class _Group(click.Group):
+    """Suggests the command that was probably meant."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            import difflib
+
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), 1)
+            if near and "Did you mean" not in error.message:
+                error.message += f" Did you mean {near[0]!r}?"
+            raise
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="pool")
+def group() -> None:
+    """A durable job queue and a supervised pool of worker processes, from one SQLite file.
+
+    \b
+    pool map thumbnail photos --dest thumbs --run    thumbnails of a folder, with progress
+    pool run                                         work off jobs.db until Ctrl-C
+    pool status                                      is all well?
+    """
+
+
+def database_option(command: F) -> F:
+    """``--db PATH``, also from POOL_DB."""
+    return click.option(
+        "--db",
+        "database",
+        envvar="POOL_DB",
+        default="jobs.db",
+        show_default=True,
+        metavar="PATH",
+        help="The queue's SQLite file; also from POOL_DB.",
+    )(command)
+
+
+def json_option(command: F) -> F:
+    """``--json`` for programs."""
+    return click.option("--json", "as_json", is_flag=True, help="JSON for programs.")(command)
+
+
+class Seconds(click.ParamType):
+    """A duration such as ``90``, ``1.5s``, ``10m``, ``2h`` or ``7d``; a plain number is seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, (int, float)):
+            return float(value)
+        match = _DURATION.fullmatch(value.strip().lower())
+        if not match:
+            self.fail(f"{value!r} is not a duration; write 90, 1.5s, 10m, 2h or 7d", param, ctx)
+        return float(match[1]) * _UNITS[match[2] or "s"]
+
+
+class Instant(click.ParamType):
+    """An instant such as ``2026-12-01T09:00+01:00`` or ``2026-12-01 08:00Z``; without a zone it is refused."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            at = datetime.fromisoformat(value.strip())
+        except ValueError:
+            self.fail(f"{value!r} is not a time; write 2026-12-01T09:00+01:00 or 2026-12-01T08:00Z", param, ctx)
+        if at.utcoffset() is None:
+            self.fail(f"{value!r} has no time zone; add Z for UTC, or an offset such as +01:00", param, ctx)
+        return at
+
+
+def parse_settings(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """``key=value`` pairs; a value that is JSON (a number, true, null, a list) is that, any other is a string."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--set takes key=value, not {pair!r}")
+        if key in found:
+            raise UsageError(f"--set {key} is given twice")
+        try:
+            found[key] = json.loads(value)
+        except ValueError:
+            found[key] = value
+    return found
+
+
+def say(text: str) -> None:
+    """A line on standard output; what the terminal's encoding lacks is spelled out, not an error."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def say_json(value: Any) -> None:
+    """One JSON document on standard output, ASCII so that any pipe carries it."""
+    print(json.dumps(value, indent=2 if sys.stdout.isatty() else None, default=str))

@@ -1,0 +1,141 @@
+"""Tables and texts for people; the only file, with progress.py, that knows rich."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pool.clock import parse_utc
+
+_COLOURS = {"queued": "cyan", "running": "yellow", "done": "green", "dead": "red"}
+
+
+def _console() -> Console:
+    return Console(highlight=False, soft_wrap=False)
+
+
+def printable(text: object) -> Text:
+    """A stranger's text, shown as it is: no markup, and control characters spelled out, so it cannot drive a terminal."""
+    return Text("".join(c if c.isprintable() or c in "\n" else repr(c)[1:-1] for c in str(text)))
+
+
+def status(database: str, found: dict[str, Any]) -> None:
+    """The answer to "is all well?", worst news in red."""
+    console = _console()
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_row("database", printable(database))
+    for name in ("queued", "running", "done", "dead"):
+        value = Text(f"{found[name]:,}", style=_COLOURS[name] if found[name] else "")
+        if name == "queued" and found["queued"] != found["queue_depth"]:
+            value.append(f"  ({found['queue_depth']:,} due now)", style="dim")
+        table.add_row(name, value)
+    oldest = found["oldest_run_at"]
+    age = found["oldest_age_s"]
+    table.add_row("oldest run_at", printable(f"{oldest} UTC  ({_ago(age)})") if oldest else Text("–"))
+    table.add_row("retry rate", f"{found['retry_rate']:.1%}")
+    if found["db_write_latency_p99_ms"] is not None:
+        table.add_row("write p99", f"{found['db_write_latency_p99_ms']:g} ms")
+    for pool in found["pools"]:
+        line = f"{pool['host']} pid {pool['pid']}: {pool['state']}, {pool['target']} workers"
+        table.add_row("pool", printable(line if pool["alive"] else f"{line} (dead)"))
+    if not found["pools"]:
+        table.add_row("pool", Text("none is running; start one with: pool run", style="yellow" if found["queue_depth"] else ""))
+    console.print(table)
+    if found["workers"]:
+        _workers(console, found["workers"])
+    if found["last_errors"]:
+        console.print("\nlast errors")
+        for each in found["last_errors"]:
+            line = Text(f"  {each['ended_at'][:19]}  #{each['job_id']} ", style="dim")
+            line.append_text(printable(f"{each['type']}  {each['outcome']}: {_first_line(each['error'])}"))
+            console.print(line, overflow="ellipsis", no_wrap=True)
+
+
+def _workers(console: Console, workers: list[dict[str, Any]]) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("worker", "pid", "state", "job", "done", "failed"):
+        table.add_column(name, justify="right" if name in ("pid", "done", "failed") else "left")
+    for each in workers:
+        job = printable(f"#{each['job']} {each['type']}") if each["job"] else Text("")
+        table.add_row(str(each["number"]), str(each["pid"]), each["state"], job, f"{each['done']:,}", f"{each['failed']:,}")
+    console.print()
+    console.print(table)
+
+
+def jobs(rows: list[dict[str, Any]], now: str) -> None:
+    """Jobs as a table."""
+    console = _console()
+    if not rows:
+        console.print("no such jobs")
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("id", "type", "status", "tries", "run at (UTC)", "key", "last error"):
+        table.add_column(name, no_wrap=True, overflow="ellipsis", justify="right" if name == "id" else "left")
+    for row in rows:
+        later = row["status"] == "queued" and row["run_at"] > now
+        table.add_row(
+            str(row["id"]),
+            printable(row["type"]),
+            Text(row["status"] + (" (later)" if later else ""), style=_COLOURS.get(row["status"], "")),
+            f"{row['attempts']}/{row['max_attempts']}",
+            printable(row["run_at"][:19]),
+            printable(row["idempotency_key"] or ""),
+            printable(_first_line(row["last_error"])),
+        )
+    console.print(table)
+
+
+def job(row: dict[str, Any], attempts: list[dict[str, Any]], at: float) -> None:
+    """One job whole, for a person who wants to know why."""
+    console = _console()
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for key, value in row.items():
+        if value not in (None, "", 0) or key in ("attempts", "priority"):
+            table.add_row(key.replace("_", " "), printable(value))
+    console.print(table)
+    for each in attempts:
+        console.print()
+        took = _took(each["started_at"], each["ended_at"])
+        head = f"attempt {each['attempt']}: {each['outcome']}{took}, by {each['worker']}, ended {each['ended_at'][:19]}"
+        console.print(printable(head), style="bold")
+        console.print(printable(each["error"] or ""))
+        cost = [f"exit code {each['exit_code']}" if each["exit_code"] is not None else "", each["signal"] or ""]
+        if each["peak_memory_bytes"]:
+            cost += [f"peak memory {each['peak_memory_bytes'] / 2**20:.0f} MB", f"CPU {each['cpu_seconds']:.2f} s"]
+        if any(cost):
+            console.print(printable(", ".join(filter(None, cost))), style="dim")
+        for name in ("traceback", "stack", "output"):
+            if each[name]:
+                console.print(f"{name}:", style="dim")
+                console.print(printable(each[name].rstrip()))
+
+
+def _took(started: str | None, ended: str) -> str:
+    try:
+        return f" after {parse_utc(ended) - parse_utc(started):.1f} s" if started else ""
+    except ValueError:
+        return ""
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().partition("\n")[0]
+
+
+def _ago(seconds: float | None) -> str:
+    if seconds is None:
+        return "not a time"
+    for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit} old" if seconds else "not due yet"
+    return f"{seconds / 86400:.0f} days old"
+
+
+def duration(seconds: float) -> str:
+    """``7 s``, ``3:05`` or ``2:03:04``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return time.strftime("%-M:%S" if seconds < 3600 else "%-H:%M:%S", time.gmtime(seconds))

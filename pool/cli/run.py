@@ -1,0 +1,57 @@
+"""``pool run``: a pool in the foreground."""
+
+from __future__ import annotations
+
+import click
+
+from pool.cli.base import Seconds, database_option, group, say
+from pool.cli.log import LogWriter
+from pool.settings import PoolSettings
+from pool.store import Store
+from pool.supervisor import Supervisor
+
+
+@group.command("run")
+@database_option
+@click.option("--workers", type=int, default=None, metavar="N", help="Worker processes.  [default: the CPUs it may use]")
+@click.option("--handlers", "modules", multiple=True, metavar="MODULE", help="A module of your handlers; may be repeated.")
+@click.option("--drain", is_flag=True, help="End when nothing is left that could run; exit 1 if an attempt failed.")
+@click.option("--grace", type=Seconds(), default=25, show_default=True, help="Seconds a running job gets after TERM.")
+@click.option("--lease", type=Seconds(), default=600, show_default=True, help="Age at which a foreign worker's lease is lost.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def run(
+    database: str,
+    workers: int | None,
+    modules: tuple[str, ...],
+    drain: bool,
+    grace: float,
+    lease: float,
+    log_format: str,
+) -> int:
+    """Work off the queue in the foreground.
+
+    Ctrl-C (or TERM) lets running jobs end, a second one ends them now; unfinished jobs go back to the queue.
+
+    \b
+    pool run --workers 4
+    pool run --handlers myapp.jobs --db /var/lib/myapp/jobs.db
+    pool run --drain && echo all done
+    """
+    if workers is not None and workers < 1:
+        raise click.BadParameter(f"at least 1, not {workers}", param_hint="--workers")
+    settings = PoolSettings(database, workers or 0, modules, drain=drain, grace=grace, lease=lease).checked()
+    with LogWriter(as_json=log_format == "json") as emit:
+        supervisor = Supervisor(settings, emit)
+        code = supervisor.run()
+    if drain:
+        _summarize(database, *supervisor.counts)
+    return code
+
+
+def _summarize(database: str, done: int, failed: int) -> None:
+    store = Store.open(database)
+    waiting, dead = store.value("count_queued"), store.value("count_dead")
+    store.close()
+    left = f"; {waiting} wait for later" if waiting else ""
+    gone = f"; {dead} dead (pool list --status dead)" if dead else ""
+    say(f"drained: {done} done, {failed} attempts failed{left}{gone}")

@@ -1,0 +1,145 @@
+"""What has to be done for all jobs now and then: the reaper, adoption, leases, the checkpoint.
+
+Each is a guarded UPDATE, so several pools may do them at once, and none needs a leader.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from pool import process
+from pool.clock import parse_utc, utc_text
+from pool.job import DEFAULT_MAX_CRASHES, AttemptOutcome, Job
+from pool.process import Process
+from pool.store import Evidence, Store
+
+#: How often a job may be handed back because its pool died, before that counts as its own crash.
+MAX_INTERRUPTIONS = 5
+
+
+class Reaped(NamedTuple):
+    """A job that a sweep ended the lease of, and what became of it."""
+
+    job_id: int
+    worker: str
+    status: str
+    why: str
+
+
+class Death(NamedTuple):
+    """What a supervisor knows of a worker that ended: who, with which job at hand, and by whose decision.
+
+    ``killed_for`` is the outcome for which the supervisor itself ended it while that job ran, None when it died
+    by itself. ``evidence`` is that of the job at hand.
+    """
+
+    identity: str
+    job_id: int
+    attempt: int
+    killed_for: AttemptOutcome | None
+    evidence: Evidence
+    max_crashes: int = DEFAULT_MAX_CRASHES
+
+
+def settle_death(store: Store, death: Death) -> list[Reaped]:
+    """Return what a dead worker held: the job it ran by its outcome, others (never begun) with their attempt back."""
+    ended = []
+    for job in store.held_by(death.identity):
+        at_hand = (job.id, job.attempts) == (death.job_id, death.attempt)
+        if not at_hand or death.killed_for == AttemptOutcome.INTERRUPTED:
+            evidence = death.evidence if at_hand else None
+            status = store.give_back(job, evidence, death.evidence.ended_at)
+        elif death.killed_for is None:
+            status = store.crash(job, death.evidence, max_crashes=death.max_crashes)
+        else:
+            status = store.fail_for(job, death.evidence)
+        if status is not None:
+            ended.append(Reaped(job.id, job.worker, status, death.evidence.error))
+    store.change("forget_worker", identity=death.identity)
+    return ended
+
+
+def adopt(store: Store, now: str, own_pool: int | None) -> list[Reaped]:
+    """Return the jobs of workers that are provably dead on this kernel, at once, and forget their pools.
+
+    The workers of this very pool are left to its supervisor, which knows how they ended.
+    """
+    ended: list[Reaped] = []
+    for row in store.rows("workers"):
+        if row["pool_id"] == own_pool or not process.is_provably_dead(_process(row)):
+            continue
+        for job in store.held_by(row["identity"]):
+            ended += _hand_back(store, job, now)
+        store.change("forget_worker", identity=row["identity"])
+    for row in store.rows("pools"):
+        if row["id"] != own_pool and process.is_provably_dead(_process(row)):
+            store.change("forget_pool", pool=row["id"])
+    return ended
+
+
+def _hand_back(store: Store, job: Job, now: str) -> list[Reaped]:
+    error = "its pool died while it ran"
+    evidence = Evidence(AttemptOutcome.INTERRUPTED, error, now)
+    status = store.give_back(job, evidence, now, at_most=MAX_INTERRUPTIONS)
+    return [] if status is None else [Reaped(job.id, job.worker, status, error)]
+
+
+def expire_leases(store: Store, now: str, lease: float) -> list[Reaped]:
+    """End leases older than ``lease`` seconds, except those of processes this kernel says are alive."""
+    before = utc_text(parse_utc(now) - lease)
+    rows = store.rows("stale_leases", before=before)
+    if not rows:
+        return []
+    alive = {row["identity"] for row in store.rows("workers") if _is_alive_here(_process(row))}
+    ended = []
+    for row in rows:
+        job = Job._make(list(row.values())[:7])
+        if job.worker in alive:
+            continue
+        error = f"the lease of {job.worker} was not renewed since {row['locked_at']}"
+        evidence = Evidence(AttemptOutcome.LEASE_EXPIRED, error, now, started_at=row["locked_at"])
+        if status := store.expire(job, evidence, before):
+            ended.append(Reaped(job.id, job.worker, status, error))
+    return ended
+
+
+def renew_leases(store: Store, identities: Iterable[str], now: str) -> None:
+    """Keep fresh the leases of living workers."""
+    for identity in identities:
+        store.change("renew_held", worker=identity, now=now)
+
+
+def checkpoint(holder: sqlite3.Connection, other: sqlite3.Connection) -> tuple[int, int]:
+    """Move the WAL into the database file without stopping anyone for long; (frames in the WAL, frames moved).
+
+    The write lock is held meanwhile: a PASSIVE checkpoint that starts on a fully moved WAL while a writer begins it
+    anew can corrupt the file in SQLite 3.7.0 to 3.51.2 (sqlite.org/wal.html, "The WAL-Reset Bug"). PASSIVE never
+    waits for readers.
+    """
+    holder.execute("BEGIN IMMEDIATE")
+    try:
+        _, frames, moved = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()[0]
+    finally:
+        holder.execute("ROLLBACK")
+    return int(frames), int(moved)
+
+
+def wal_bytes(path: str) -> int:
+    """Size of the write-ahead log file; 0 when there is none."""
+    try:
+        return os.stat(path + "-wal").st_size
+    except OSError:
+        return 0
+
+
+def _process(row: dict[str, object]) -> Process:
+    return Process("", str(row["machine"]), str(row["boot_id"]), str(row["pid_namespace"]), int(str(row["pid"])), int(str(row["start_time"])))
+
+
+def _is_alive_here(other: Process) -> bool:
+    me = process.this_process()
+    same_view = (other.boot_id, other.pid_namespace) == (me.boot_id, me.pid_namespace)
+    return same_view and process.start_time(other.pid) == other.start_time

@@ -1,0 +1,304 @@
+"""The queue as applications meet it: enqueue from anywhere, claim and end jobs by hand, mend what failed."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Literal, NamedTuple, Self, TypedDict, cast
+
+from pool import declare, doorbell, jsontext, process
+from pool.clock import duration, instant, now_text, utc_text
+from pool.errors import UsageError
+from pool.job import DEFAULT_MAX_ATTEMPTS, Completed, Enqueued, Failed, Job, NewJob
+from pool.store import Store, enqueue_on
+from pool.store.sqlite import DEFAULT_BUSY_SECONDS
+
+log = logging.getLogger("pool")
+
+Durability = Literal["normal", "full"]
+
+#: Rows in one transaction of enqueue_many: far past the point where a commit's cost matters, and short enough
+#: (some 20 ms) that nobody waits long for the lock.
+CHUNK = 5_000
+
+
+class EnqueueOptions(TypedDict, total=False):
+    """The keyword arguments of :meth:`Queue.enqueue`, for code that collects them first."""
+
+    key: str | None
+    priority: int
+    delay: float | timedelta | None
+    run_at: datetime | None
+    max_attempts: int | None
+    timeout: float | None
+    durable: Durability | None
+
+
+class Spec(NamedTuple):
+    """One job for :meth:`Queue.enqueue_many`; the fields mean what they mean for ``enqueue``."""
+
+    type: str
+    payload: jsontext.Json = None
+    key: str | None = None
+    priority: int = 0
+    delay: float | timedelta | None = None
+    run_at: datetime | None = None
+    max_attempts: int | None = None
+    timeout: float | None = None
+
+
+class Queue:
+    """A durable queue in one SQLite file. Safe to share between threads; after a fork it opens the file anew.
+
+    Args:
+        path: the database file, made on first use.
+        durable: ``"normal"`` survives the death of any process; ``"full"`` also a power cut, at the price of
+            an fsync for each enqueue (sqlite.org/pragma.html#pragma_synchronous).
+        busy_seconds: how long a call waits while another process holds the database.
+
+    Raises:
+        DatabaseUnusable: see the message; it names the file and, for permissions, the owner.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        durable: Durability = "normal",
+        busy_seconds: float = DEFAULT_BUSY_SECONDS,
+    ) -> None:
+        self.path = os.fspath(path)
+        self._durable = _checked_durability(durable)
+        self._busy_seconds = busy_seconds
+        self._lock = threading.RLock()
+        self._pid = 0
+        self._store = self._opened()
+
+    def _opened(self) -> Store:
+        """The store, opened anew in a forked child: no SQLite handle crosses a fork (sqlite.org/howtocorrupt.html).
+
+        The parent's is left open there on purpose: closing it would drop the parent's locks."""
+        pid = os.getpid()
+        if self._pid != pid:
+            if self._pid:
+                _abandoned.append(self._store)
+                self._lock = threading.RLock()
+            self._store = Store.open(self.path, busy_seconds=self._busy_seconds)
+            self._doorbell = doorbell.Caller(self.path)
+            self._worker = process.identity(pid, process.mint_token())
+            self._pid = pid
+        return self._store
+
+    def close(self) -> None:
+        """Close the database. The queue cannot be used afterwards."""
+        with self._lock:
+            self._opened().close()
+            self._doorbell.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # enqueue
+
+    def enqueue(
+        self,
+        type: str,
+        payload: jsontext.Json = None,
+        *,
+        key: str | None = None,
+        priority: int = 0,
+        delay: float | timedelta | None = None,
+        run_at: datetime | None = None,
+        max_attempts: int | None = None,
+        timeout: float | None = None,
+        durable: Durability | None = None,
+        connection: sqlite3.Connection | None = None,
+    ) -> Enqueued:
+        """Store a job.
+
+        Args:
+            type: the job type; a handler of that type will run it.
+            payload: JSON. An object becomes the handler's keyword arguments, any other value its single argument.
+            key: an idempotency key; a second enqueue of it creates nothing and returns the first job's id.
+            priority: lower numbers run first, as with nice(1).
+            delay: seconds, or a timedelta, until it may run. Not together with ``run_at``.
+            run_at: an aware datetime from which it may run.
+            max_attempts: tries before it is dead; by default the handler's, where it is known here, or 5.
+            timeout: seconds one attempt may take; by default the handler's.
+            durable: for this job alone, see :class:`Queue`.
+            connection: a connection of your own to the same file, in a transaction of your own: the job is
+                there when, and only when, you commit.
+
+        Raises:
+            PayloadError: what JSON cannot hold; the message names the place.
+            UsageError: any other argument that can never work, such as a naive datetime.
+            sqlite3.OperationalError: another process held the database for longer than ``busy_seconds``.
+        """
+        job = new_job(type, payload, key, priority, delay, run_at, max_attempts, timeout)
+        if connection is not None:
+            if durable is not None:
+                raise UsageError("durable is your connection's own when you pass one: set PRAGMA synchronous on it")
+            return enqueue_on(connection, job)
+        full = (self._durable if durable is None else _checked_durability(durable)) == "full"
+        with self._lock:
+            done = self._opened().enqueue(job, full=full)
+            self._doorbell.ring()
+        return done
+
+    def enqueue_many(self, jobs: Iterable[Spec | tuple[Any, ...] | Mapping[str, Any]], *, chunk: int = CHUNK) -> int:
+        """Store many jobs, each a :class:`Spec`, its leading fields as a tuple, or its fields as a mapping.
+
+        Takes an iterator of any length, ``chunk`` rows in a transaction. Returns how many were new (a key that
+        is there already creates nothing). A bad item raises; the chunks before it are stored, its own is not.
+        """
+        created = 0
+        rows = (_from_item(job) for job in jobs)
+        for part in _chunks(rows, chunk):
+            with self._lock:
+                created += self._opened().enqueue_many(part)
+                self._doorbell.ring()
+        return created
+
+    # by hand
+
+    def claim(self, worker: str | None = None) -> Job | None:
+        """Lease the best due job, for consumption without a pool; None when nothing is due.
+
+        The lease lasts ten minutes unless :meth:`renew` keeps it fresh; a pool on the same database returns the
+        job to the queue after that. ``worker`` must be unique to the life of the process; by default it is.
+        """
+        with self._lock:
+            return self._opened().claim(worker or self._worker, now_text())
+
+    def complete(self, job: Job, result: jsontext.Json = None) -> bool:
+        """Mark a claimed job done. False, and nothing changed, when its lease was lost meanwhile."""
+        text = None if result is None else jsontext.dump(result, "result")
+        with self._lock:
+            return _warn_if_lost(job, self._opened().settle(job, Completed(text), now_text()))
+
+    def fail(self, job: Job, error: str | BaseException, *, delay: float | timedelta | None = None) -> bool:
+        """Record a failed attempt: retried after ``delay`` (attempts² minutes by default), or dead when used up."""
+        line = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        outcome = Failed(line, delay=None if delay is None else duration(delay))
+        with self._lock:
+            return _warn_if_lost(job, self._opened().settle(job, outcome, now_text()))
+
+    def renew(self, job: Job) -> bool:
+        """Keep the lease of a long job fresh. False when it was lost: stop working on it."""
+        with self._lock:
+            return self._opened().renew(job, now_text())
+
+    # mending
+
+    def retry(self, job_id: int) -> bool:
+        """Queue a dead, waiting or archived job now, with all its tries. False when there is no such job."""
+        with self._lock:
+            done = self._opened().requeue(job_id, now_text())
+            self._doorbell.ring()
+        return done
+
+    def archive(self, job_id: int, reason: str = "", *, by: str | None = None) -> bool:
+        """Move a job that is not running out of the queue, into the archive; ``retry`` brings it back."""
+        with self._lock:
+            return self._opened().archive(job_id, by or self._worker, reason, now_text())
+
+    def get(self, job_id: int) -> dict[str, Any] | None:
+        """A job's row, from the queue or the archive, with its columns as keys; None when there is none."""
+        with self._lock:
+            store = self._opened()
+            rows = store.rows("job", id=job_id) or store.rows("archived_job", id=job_id)
+        return rows[0] if rows else None
+
+
+#: Stores of a forked child's parent, kept so that nothing closes them.
+_abandoned: list[Store] = []
+
+
+def new_job(
+    type: str,
+    payload: jsontext.Json = None,
+    key: str | None = None,
+    priority: int = 0,
+    delay: float | timedelta | None = None,
+    run_at: datetime | None = None,
+    max_attempts: int | None = None,
+    timeout: float | None = None,
+) -> NewJob:
+    """The row of a job to be, checked. Raises as :meth:`Queue.enqueue` does."""
+    now = now_text()
+    _check_text(type, "type")
+    if key is not None:
+        _check_text(key, "key")
+    if max_attempts is None:
+        max_attempts = _declared_attempts(type)
+    elif not isinstance(max_attempts, int) or not 1 <= max_attempts < 2**31 or max_attempts is True:
+        raise UsageError(f"max_attempts takes a whole number from 1, not {max_attempts!r}")
+    if priority != 0 and (not isinstance(priority, int) or not -(2**31) <= priority < 2**31):
+        raise UsageError(f"priority takes a whole number (lower runs first), not {priority!r}")
+    if timeout is not None and duration(timeout, "timeout") == 0:
+        raise UsageError("timeout=0 would end the job at once; leave it out for the handler's own")
+    due = now if delay is None and run_at is None else _due(delay, run_at)
+    text = "{}" if payload is None else jsontext.dump(payload)
+    return NewJob(type, text, key, int(priority), due, max_attempts, timeout, now)
+
+
+def _due(delay: float | timedelta | None, run_at: datetime | None) -> str:
+    if run_at is None:
+        return utc_text(time.time() + duration(cast(float, delay)))
+    if delay is not None:
+        raise UsageError("give delay or run_at, not both")
+    return utc_text(instant(run_at))
+
+
+def _check_text(value: str, name: str) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise UsageError(f"{name} takes a text that is not blank, not {value!r}")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{name}={value!a} holds a lone surrogate, which the database cannot store") from None
+
+
+def _declared_attempts(type: str) -> int:
+    for each in reversed(declare.declared):
+        if each.type == type:
+            return each.max_attempts
+    return DEFAULT_MAX_ATTEMPTS
+
+
+def _from_item(item: Spec | tuple[Any, ...] | Mapping[str, Any]) -> NewJob:
+    if isinstance(item, tuple):
+        return new_job(*item)
+    if isinstance(item, Mapping):
+        unknown = set(item) - set(Spec._fields)
+        if unknown or "type" not in item:
+            raise UsageError(f"a job has the fields {', '.join(Spec._fields)}; got {', '.join(map(str, item))}")
+        return new_job(**item)
+    raise UsageError(f"enqueue_many takes Spec, tuples or mappings, not {type(item).__name__}")
+
+
+def _chunks(rows: Iterator[NewJob], size: int) -> Iterator[list[NewJob]]:
+    while part := list(itertools.islice(rows, size)):
+        yield part
+
+
+def _checked_durability(value: Durability) -> Durability:
+    if value not in ("normal", "full"):
+        raise UsageError(f'durable takes "normal" or "full", not {value!r}')
+    return value
+
+
+def _warn_if_lost(job: Job, held: bool) -> bool:
+    if not held:
+        log.warning("job %d: its lease was lost (%s, attempt %d); nothing changed", job.id, job.worker, job.attempts)
+    return held

@@ -1,0 +1,132 @@
+-- The life of a job, one statement an arrow, in the order of a life.
+-- Every ending is fenced by the lease, locked_by and attempts: no row changed means that the lease was lost.
+-- The literal status stands in each claim: SQLite uses a partial index only when it can see that it applies.
+
+-- name: enqueue
+-- A new job; nothing when its key is there already.
+INSERT INTO jobs (type, payload, idempotency_key, priority, run_at, max_attempts, timeout_seconds, created_at, updated_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8)
+ON CONFLICT (idempotency_key) DO NOTHING
+RETURNING id;
+
+-- name: enqueue_many
+-- The same without an answer, for executemany.
+INSERT INTO jobs (type, payload, idempotency_key, priority, run_at, max_attempts, timeout_seconds, created_at, updated_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8)
+ON CONFLICT (idempotency_key) DO NOTHING;
+
+-- name: id_of_key
+-- The job that holds a key.
+SELECT id FROM jobs WHERE idempotency_key = :key;
+
+-- name: claim
+-- The best due job: the lowest priority number, then the oldest due time, then the lowest id.
+-- The first probe looks only at the best priority there is. When that one has nothing due (future jobs alone),
+-- the second steps from priority to priority, a seek each, so a million future jobs in front cost nothing.
+UPDATE jobs
+SET status = 'running', locked_by = :worker, locked_at = :now, attempts = attempts + 1, updated_at = :now
+WHERE status = 'queued' AND id = coalesce(
+    (SELECT id FROM jobs
+     WHERE status = 'queued' AND run_at <= :now AND priority = (
+         SELECT priority FROM jobs WHERE status = 'queued' ORDER BY priority LIMIT 1)
+     ORDER BY run_at, id LIMIT 1),
+    (WITH RECURSIVE level (priority) AS (
+         SELECT (SELECT priority FROM jobs WHERE status = 'queued' ORDER BY priority LIMIT 1)
+         UNION ALL
+         SELECT (SELECT priority FROM jobs WHERE status = 'queued' AND priority > level.priority ORDER BY priority LIMIT 1)
+         FROM level WHERE level.priority IS NOT NULL)
+     SELECT (SELECT id FROM jobs
+             WHERE status = 'queued' AND priority = level.priority AND run_at <= :now
+             ORDER BY run_at, id LIMIT 1) AS due
+     FROM level WHERE due IS NOT NULL LIMIT 1))
+RETURNING id, type, payload, attempts, max_attempts, timeout_seconds, locked_by;
+
+-- name: renew
+-- A lease kept fresh by hand.
+UPDATE jobs SET locked_at = :now WHERE id = :id AND status = 'running' AND locked_by = :worker AND attempts = :attempts;
+
+-- name: complete
+-- running -> done
+UPDATE jobs
+SET status = 'done', locked_by = NULL, locked_at = NULL, result = :result, updated_at = :now
+WHERE id = :id AND status = 'running' AND locked_by = :worker AND attempts = :attempts;
+
+-- name: fail
+-- running -> queued for a retry, or dead when its tries are used up or it can never work.
+UPDATE jobs
+SET status = CASE WHEN :permanent OR attempts >= max_attempts THEN 'dead' ELSE 'queued' END,
+    run_at = :run_at, locked_by = NULL, locked_at = NULL, last_error = :error, updated_at = :now
+WHERE id = :id AND status = 'running' AND locked_by = :worker AND attempts = :attempts
+RETURNING status;
+
+-- name: snooze
+-- running -> queued for later, the attempt not counted.
+UPDATE jobs
+SET status = 'queued', run_at = :run_at, attempts = attempts - 1, locked_by = NULL, locked_at = NULL, updated_at = :now
+WHERE id = :id AND status = 'running' AND locked_by = :worker AND attempts = :attempts;
+
+-- name: crash
+-- running -> queued, at once, after the worker died under it; dead when its tries or its crash budget are used up.
+UPDATE jobs
+SET status = CASE WHEN attempts >= max_attempts OR crashes + 1 >= :max_crashes THEN 'dead' ELSE 'queued' END,
+    crashes = crashes + 1, locked_by = NULL, locked_at = NULL, last_error = :error, updated_at = :now
+WHERE id = :id AND status = 'running' AND locked_by = :worker AND attempts = :attempts
+RETURNING status;
+
+-- name: give_back
+-- running -> queued, through no fault of the job: the attempt is not counted. From the :at_most-th time on it is,
+-- for a job that takes its whole pool down each time must not loop for ever.
+UPDATE jobs
+SET status = CASE WHEN interruptions >= :at_most AND attempts >= max_attempts THEN 'dead' ELSE 'queued' END,
+    attempts = attempts - (interruptions < :at_most), interruptions = interruptions + 1,
+    locked_by = NULL, locked_at = NULL, updated_at = :now
+WHERE id = :id AND status = 'running' AND locked_by = :worker AND attempts = :attempts
+RETURNING status;
+
+-- name: requeue
+-- dead, or queued for later -> queued, due now, with all its tries.
+UPDATE jobs
+SET status = 'queued', run_at = :now, attempts = 0, crashes = 0, interruptions = 0,
+    locked_by = NULL, locked_at = NULL, updated_at = :now
+WHERE id = :id AND status IN ('dead', 'queued')
+RETURNING id;
+
+-- name: run_again
+-- done -> queued: only where the caller knows that the work has to be done anew.
+UPDATE jobs
+SET status = 'queued', run_at = :now, attempts = 0, crashes = 0, interruptions = 0, result = NULL,
+    locked_by = NULL, locked_at = NULL, updated_at = :now
+WHERE id = :id AND status = 'done'
+RETURNING id;
+
+-- name: archive_copy
+-- A job that is not running, copied to the archive.
+INSERT INTO jobs_archive
+SELECT id, type, payload, status, attempts, max_attempts, run_at, locked_by, locked_at, last_error, idempotency_key,
+       created_at, updated_at, priority, timeout_seconds, crashes, interruptions, result,
+       cancel_requested_at, cancel_requested_by, :now, :by, :reason
+FROM jobs WHERE id = :id AND status <> 'running'
+RETURNING id;
+
+-- name: archive_delete
+-- The second half of the move.
+DELETE FROM jobs WHERE id = :id AND status <> 'running';
+
+-- name: unarchive_copy
+-- A job back from the archive: queued, due now, with all its tries and without a cancel.
+INSERT INTO jobs (id, type, payload, max_attempts, run_at, last_error, idempotency_key, created_at, updated_at,
+                  priority, timeout_seconds)
+SELECT id, type, payload, max_attempts, :now, last_error, idempotency_key, created_at, :now, priority, timeout_seconds
+FROM jobs_archive WHERE id = :id
+RETURNING id;
+
+-- name: unarchive_delete
+-- The second half of the move back.
+DELETE FROM jobs_archive WHERE id = :id;
+
+-- name: record_attempt
+-- The evidence of an attempt that did not complete.
+INSERT INTO attempts (job_id, attempt, worker, started_at, ended_at, outcome, error, traceback, exit_code, signal,
+                      stack, output, peak_memory_bytes, cpu_seconds)
+VALUES (:job_id, :attempt, :worker, :started_at, :ended_at, :outcome, :error, :traceback, :exit_code, :signal,
+        :stack, :output, :peak_memory_bytes, :cpu_seconds);

@@ -1,0 +1,68 @@
+-- What supervisors do for all jobs: leases, the reaper, registration, waking.
+
+-- name: held_by
+-- What a worker holds.
+SELECT id, type, payload, attempts, max_attempts, timeout_seconds, locked_by FROM jobs
+WHERE status = 'running' AND locked_by = :worker;
+
+-- name: holders
+-- Everyone who holds a job, with the age of the oldest lease.
+SELECT locked_by, min(locked_at) AS oldest, count(*) AS jobs FROM jobs WHERE status = 'running' GROUP BY locked_by;
+
+-- name: renew_held
+-- Leases of a living worker kept fresh.
+UPDATE jobs SET locked_at = :now WHERE status = 'running' AND locked_by = :worker;
+
+-- name: stale_leases
+-- Jobs whose lease was not renewed since :before; who holds them decides the rest.
+SELECT id, type, payload, attempts, max_attempts, timeout_seconds, locked_by, locked_at FROM jobs
+WHERE status = 'running' AND (locked_at IS NULL OR locked_at < :before);
+
+-- name: expire
+-- running -> queued, or dead when its tries are used up. Fenced by the lease and by the age that was read.
+UPDATE jobs
+SET status = CASE WHEN attempts >= max_attempts THEN 'dead' ELSE 'queued' END,
+    locked_by = NULL, locked_at = NULL, last_error = :error, updated_at = :now
+WHERE id = :id AND status = 'running' AND locked_by IS :worker AND attempts = :attempts
+  AND (locked_at IS NULL OR locked_at < :before)
+RETURNING status;
+
+-- name: due_count
+-- How many jobs are due, counted no further than :most.
+SELECT count(*) FROM (SELECT 1 FROM jobs WHERE status = 'queued' AND run_at <= :now LIMIT :most);
+
+-- name: next_run_at
+-- When the next waiting job is due.
+SELECT run_at FROM jobs WHERE status = 'queued' AND run_at > :now ORDER BY run_at LIMIT 1;
+
+-- name: cancel_requests
+-- Running jobs someone has asked to cancel.
+SELECT id, attempts, locked_by FROM jobs WHERE status = 'running' AND cancel_requested_at IS NOT NULL;
+
+-- name: register_pool
+INSERT INTO pools (host, machine, boot_id, pid_namespace, pid, start_time, started_at, seen_at, state, target)
+VALUES (:host, :machine, :boot_id, :pid_namespace, :pid, :start_time, :now, :now, :state, :target)
+RETURNING id;
+
+-- name: report_pool
+-- The pool's own account of itself, and the orders that came for it since.
+UPDATE pools SET seen_at = :now, state = :state, target = :target, report = :report WHERE id = :pool
+RETURNING wanted_target, reload_requested_at;
+
+-- name: forget_pool
+DELETE FROM pools WHERE id = :pool;
+
+-- name: pools
+SELECT id, host, machine, boot_id, pid_namespace, pid, start_time, started_at, seen_at, state, target, report
+FROM pools ORDER BY id;
+
+-- name: register_worker
+-- Before its first claim, so that whatever it holds can be traced to a process.
+INSERT INTO workers (identity, pool_id, number, machine, boot_id, pid_namespace, pid, start_time, started_at)
+VALUES (:identity, :pool, :number, :machine, :boot_id, :pid_namespace, :pid, :start_time, :now);
+
+-- name: forget_worker
+DELETE FROM workers WHERE identity = :identity;
+
+-- name: workers
+SELECT identity, pool_id, number, machine, boot_id, pid_namespace, pid, start_time, started_at FROM workers ORDER BY pool_id, number;

@@ -1,0 +1,241 @@
+"""The SQLite dialect: opening a file safely, its schema, and the write transaction every change goes through."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pwd
+import sqlite3
+import time
+from collections.abc import Iterator
+from types import TracebackType
+
+from pool.errors import DatabaseUnusable
+from pool.store.statements import load_migrations
+
+#: RETURNING came with 3.35.0 (sqlite.org/lang_returning.html).
+OLDEST_LIBRARY = (3, 35, 0)
+#: A claim moves a few small rows; small pages write a third less to the WAL for it (docs/performance.md).
+PAGE_SIZE = 1024
+DEFAULT_BUSY_SECONDS = 30.0
+#: How long a writer waits for its turn before it goes on without: the turn is for fairness, not for correctness.
+TURN_SECONDS = 2.0
+
+
+class Turnstile:
+    """A kernel file lock around each write transaction, because SQLite's own waiting is unfair.
+
+    SQLite's busy handler sleeps up to 100 ms between tries, so one that waits long loses to newcomers for
+    seconds; flock(2) lets waiters in at a finer grain and is released by the kernel when its holder dies.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._fd = -1
+        with contextlib.suppress(OSError):
+            # Reading is enough for flock(2), so a file made by another user serves too.
+            self._fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+
+    def enter(self) -> bool:
+        """Wait for the turn; False when it did not come in time (or there is no lock file) and none is held."""
+        fd = self._fd
+        if fd < 0:
+            return False
+        flock, block = fcntl.flock, fcntl.LOCK_EX | fcntl.LOCK_NB
+        for _ in range(100):
+            try:
+                flock(fd, block)
+                return True
+            except BlockingIOError:
+                os.sched_yield()
+            except OSError:
+                return False
+        give_up = time.monotonic() + TURN_SECONDS
+        while time.monotonic() < give_up:
+            time.sleep(0.0002)
+            with contextlib.suppress(BlockingIOError):
+                flock(fd, block)
+                return True
+        return False
+
+    def leave(self) -> None:
+        """Let the next one in."""
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the lock file; it stays where it is, since removing it would split those who wait."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Write:
+    """``with Write(...)``: one BEGIN IMMEDIATE … COMMIT within the turn; rolled back when the body raises.
+
+    Never a deferred BEGIN: one that reads and then writes after another's commit fails at once, whatever the
+    busy timeout (sqlite.org/isolation.html, SQLITE_BUSY_SNAPSHOT).
+    """
+
+    __slots__ = ("_connection", "_turnstile", "_turn")
+
+    def __init__(self, connection: sqlite3.Connection, turnstile: Turnstile | None) -> None:
+        self._connection = connection
+        self._turnstile = turnstile
+        self._turn = False
+
+    def __enter__(self) -> None:
+        if self._turnstile is not None:
+            self._turn = self._turnstile.enter()
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        except BaseException:
+            self._leave()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        connection = self._connection
+        try:
+            if kind is None:
+                connection.execute("COMMIT")
+        finally:
+            # SQLITE_FULL and some I/O errors have rolled back already; a second ROLLBACK would hide their cause.
+            if connection.in_transaction:
+                with contextlib.suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._turn and self._turnstile is not None:
+            self._turn = False
+            self._turnstile.leave()
+
+
+def turnstile_path(path: str) -> str:
+    """Where the writers of a database take turns: a file beside it."""
+    return path + "-turn"
+
+
+def connect(path: str, *, busy_seconds: float = DEFAULT_BUSY_SECONDS, create: bool = True) -> sqlite3.Connection:
+    """A connection with the rules of docs/architecture.md set, on a database whose schema is up to date.
+
+    Args:
+        path: the database file; made when missing, unless ``create`` is false.
+        busy_seconds: how long a statement waits for another's lock.
+
+    Raises:
+        DatabaseUnusable: an old SQLite, a file that is no database, a newer schema, no permission, no such folder.
+    """
+    if sqlite3.sqlite_version_info < OLDEST_LIBRARY:
+        raise DatabaseUnusable(
+            f"SQLite {sqlite3.sqlite_version} is too old: jobpool needs {'.'.join(map(str, OLDEST_LIBRARY))} or newer; "
+            "use a Python built with one"
+        )
+    if not create and not os.path.exists(path):
+        raise DatabaseUnusable(f"{path}: no such database; name another with --db or POOL_DB")
+    try:
+        # check_same_thread=False: Queue guards its connection with a lock, the supervisor gives one to a thread.
+        connection = sqlite3.connect(
+            path, timeout=busy_seconds, isolation_level=None, cached_statements=256, check_same_thread=False
+        )
+        _prepare(connection)
+        _migrate(connection, path)
+    except sqlite3.Error as error:
+        raise DatabaseUnusable(_why_unusable(path, error)) from error
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    execute = connection.execute
+    execute(f"PRAGMA page_size = {PAGE_SIZE}")  # without effect on a database that has pages already
+    _until_free(connection, "PRAGMA journal_mode = WAL")
+    execute("PRAGMA synchronous = NORMAL")
+    execute("PRAGMA foreign_keys = OFF")
+    execute("PRAGMA temp_store = MEMORY")
+
+
+def _until_free(connection: sqlite3.Connection, statement: str) -> None:
+    """Changing the journal mode answers BUSY at once when two race for it; the busy timeout does not apply."""
+    give_up = time.monotonic() + 10
+    while True:
+        try:
+            connection.execute(statement).fetchall()
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > give_up:
+                raise
+            time.sleep(0.01)
+
+
+def schema_version(connection: sqlite3.Connection) -> int:
+    """The version of our schema in this database, 0 for none. Kept in a table of our own: ``user_version``
+    may belong to the application whose tables stand beside ours."""
+    try:
+        row = connection.execute("SELECT version FROM jobpool_schema").fetchone()
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):
+            return 0
+        raise
+    return int(row[0]) if row else 0
+
+
+def _migrate(connection: sqlite3.Connection, path: str) -> None:
+    migrations = load_migrations()
+    while (version := schema_version(connection)) != len(migrations):
+        if version > len(migrations):
+            connection.close()
+            raise DatabaseUnusable(
+                f"{path} has schema version {version}, this jobpool knows {len(migrations)}; upgrade jobpool"
+            )
+        with Write(connection, None):
+            if schema_version(connection) != version:
+                continue  # another process was first
+            if version == 0:
+                _refuse_foreign_table(connection, path)
+                connection.execute("CREATE TABLE jobpool_schema (version INTEGER NOT NULL)")
+                connection.execute("INSERT INTO jobpool_schema VALUES (0)")
+            # Not executescript(), which commits the open transaction first.
+            for statement in _split(migrations[version]):
+                connection.execute(statement)
+            connection.execute("UPDATE jobpool_schema SET version = ?", (version + 1,))
+
+
+def _refuse_foreign_table(connection: sqlite3.Connection, path: str) -> None:
+    if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'jobs'").fetchone():
+        raise DatabaseUnusable(f"{path} has a table named jobs that is not jobpool's; use another file")
+
+
+def _split(script: str) -> Iterator[str]:
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _why_unusable(path: str, error: sqlite3.Error) -> str:
+    text = str(error)
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        return f"{path}: the folder {folder} does not exist; make it, or name another with --db"
+    if os.path.isdir(path):
+        return f"{path} is a folder, not a database; name a file with --db"
+    for each in (path, path + "-wal", path + "-shm", folder):
+        if os.path.exists(each) and not os.access(each, os.R_OK | os.W_OK):
+            return f"{path}: no permission for {each}, {_owner(each)}; change its owner or run as that user"
+    if "not a database" in text or "malformed" in text:
+        return f"{path} is not a usable SQLite database ({text}); name another with --db"
+    return f"{path}: {text}"
+
+
+def _owner(path: str) -> str:
+    found = os.stat(path)
+    try:
+        name = pwd.getpwuid(found.st_uid).pw_name
+    except KeyError:
+        name = f"uid {found.st_uid}"
+    try:
+        me = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        me = f"uid {os.geteuid()}"
+    return f"which belongs to {name} (mode {found.st_mode & 0o7777:04o}), and this is {me}"

@@ -1,0 +1,286 @@
+"""The store: one verb for each arrow in a job's life, every ending fenced by the lease it ends."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pool.clock import LATEST, parse_utc, utc_text
+from pool.errors import UsageError
+from pool.job import AttemptOutcome, Completed, Enqueued, Failed, Job, NewJob, Outcome, Snoozed, retry_delay
+from pool.store.sqlite import DEFAULT_BUSY_SECONDS, Turnstile, Write, connect, turnstile_path
+from pool.store.statements import load_statements
+
+Row = dict[str, Any]
+
+SQL = load_statements()
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of an attempt that did not complete; text is bounded by whoever collects it.
+
+    ``exit_code`` or ``signal`` tell how its process ended, ``stack`` where it was, ``output`` the last it printed;
+    ``peak_memory_bytes`` and ``cpu_seconds`` are those of the whole worker process.
+    """
+
+    outcome: AttemptOutcome
+    error: str
+    ended_at: str
+    started_at: str | None = None
+    traceback: str | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    stack: str | None = None
+    output: str | None = None
+    peak_memory_bytes: int | None = None
+    cpu_seconds: float | None = None
+
+
+class Store:
+    """A connection to the queue's database. Not safe to share between threads without a lock, never across a fork.
+
+    Methods take the time as text (``now``), so that nothing here waits for a clock in a test. Those that end an
+    attempt return False, and change nothing, when the lease was lost.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
+        self.connection = connection
+        self.path = path
+        self._turnstile = None if path == ":memory:" else Turnstile(turnstile_path(path))
+        self._write = Write(connection, self._turnstile)
+        self._execute = connection.execute
+
+    @classmethod
+    def open(cls, path: str, *, busy_seconds: float = DEFAULT_BUSY_SECONDS, create: bool = True) -> Self:
+        """Open a database, making or migrating its schema first. Raises DatabaseUnusable, see sqlite.connect."""
+        return cls(connect(path, busy_seconds=busy_seconds, create=create), path)
+
+    def close(self) -> None:
+        """Close the connection and the turnstile."""
+        self.connection.close()
+        if self._turnstile is not None:
+            self._turnstile.close()
+
+    # enqueue
+
+    def enqueue(self, job: NewJob, *, full: bool = False) -> Enqueued:
+        """Store a job, or find the one that has its key. ``full`` waits until the disk has it (fsync)."""
+        if full:
+            self._execute("PRAGMA synchronous = FULL")
+        try:
+            with self._write:
+                return enqueue_on(self.connection, job)
+        finally:
+            if full:
+                self._execute("PRAGMA synchronous = NORMAL")
+
+    def enqueue_many(self, jobs: list[NewJob]) -> int:
+        """Store many in one transaction; how many were new."""
+        with self._write:
+            before = self.connection.total_changes
+            self.connection.executemany(SQL["enqueue_many"], jobs)
+            return self.connection.total_changes - before
+
+    # claim, run, settle
+
+    def claim(self, worker: str, now: str) -> Job | None:
+        """The best due job, now leased to ``worker``; None when nothing is due."""
+        with self._write:
+            rows = self._execute(_CLAIM, {"worker": worker, "now": now}).fetchall()
+        return Job._make(rows[0]) if rows else None
+
+    def settle(self, job: Job, outcome: Outcome, now: str) -> bool:
+        """Write the end of an attempt. False when the lease was lost."""
+        with self._write:
+            return self._settle(job, outcome, now)
+
+    def settle_and_claim(self, job: Job, outcome: Outcome, now: str) -> tuple[bool, Job | None]:
+        """The same, and the worker's next job, in one transaction: half the commits of doing one after the other."""
+        with self._write:
+            held = self._settle(job, outcome, now)
+            rows = self._execute(_CLAIM, {"worker": job.worker, "now": now}).fetchall()
+        return held, Job._make(rows[0]) if rows else None
+
+    def renew(self, job: Job, now: str) -> bool:
+        """Keep a lease fresh. False when it was lost."""
+        with self._write:
+            return self._execute(SQL["renew"], {**_lease(job), "now": now}).rowcount > 0
+
+    def _settle(self, job: Job, outcome: Outcome, now: str) -> bool:
+        # rowcount is right for an UPDATE without RETURNING; with one it is not (cpython 101117), so read the rows.
+        if type(outcome) is Completed:
+            return (
+                self._execute(
+                    _COMPLETE,
+                    {
+                        "id": job.id,
+                        "worker": job.worker,
+                        "attempts": job.attempts,
+                        "result": outcome.result_text,
+                        "now": now,
+                    },
+                ).rowcount
+                > 0
+            )
+        if isinstance(outcome, Snoozed):
+            run_at = _later(now, outcome.delay)
+            return self._execute(SQL["snooze"], {**_lease(job), "run_at": run_at, "now": now}).rowcount > 0
+        assert isinstance(outcome, Failed)
+        delay = retry_delay(job.attempts) if outcome.delay is None else outcome.delay
+        bound = {
+            **_lease(job),
+            "permanent": outcome.permanent,
+            "run_at": now if outcome.permanent else _later(now, delay),
+            "error": outcome.error,
+            "now": now,
+        }
+        if not self._execute(SQL["fail"], bound).fetchall():
+            return False
+        kind = AttemptOutcome.DISCARDED if outcome.permanent else AttemptOutcome.FAILED
+        evidence = Evidence(
+            kind,
+            outcome.error,
+            now,
+            started_at=outcome.started_at,
+            traceback=outcome.traceback or None,
+            output=outcome.output or None,
+        )
+        self._record(job, evidence)
+        return True
+
+    # endings a supervisor writes for a worker that cannot
+
+    def held_by(self, worker: str) -> list[Job]:
+        """What a worker holds."""
+        return [Job._make(row) for row in self._execute(SQL["held_by"], {"worker": worker}).fetchall()]
+
+    def crash(self, job: Job, evidence: Evidence, *, max_crashes: int) -> str | None:
+        """The worker died under the job: queued at once, or dead when its tries or crash budget are used up.
+
+        Returns the new status, None when the lease was lost."""
+        bound = {**_lease(job), "max_crashes": max_crashes, "error": evidence.error, "now": evidence.ended_at}
+        return self._end("crash", job, evidence, bound)
+
+    def fail_for(self, job: Job, evidence: Evidence) -> str | None:
+        """The supervisor ended the job (timeout, stall, memory): retried by the default delay, or dead."""
+        run_at = _later(evidence.ended_at, retry_delay(job.attempts))
+        bound = {
+            **_lease(job),
+            "permanent": False,
+            "run_at": run_at,
+            "error": evidence.error,
+            "now": evidence.ended_at,
+        }
+        return self._end("fail", job, evidence, bound)
+
+    def give_back(self, job: Job, evidence: Evidence | None, now: str, *, at_most: int = 2**31) -> str | None:
+        """Back to the queue through no fault of the job, the attempt not counted (``at_most`` times)."""
+        return self._end("give_back", job, evidence, {**_lease(job), "at_most": at_most, "now": now})
+
+    def expire(self, job: Job, evidence: Evidence, before: str) -> str | None:
+        """End a lease that was not renewed since ``before``; the attempt stays counted."""
+        bound = {**_lease(job), "before": before, "error": evidence.error, "now": evidence.ended_at}
+        return self._end("expire", job, evidence, bound)
+
+    def _end(self, statement: str, job: Job, evidence: Evidence | None, bound: Row) -> str | None:
+        with self._write:
+            rows = self._execute(SQL[statement], bound).fetchall()
+            if not rows:
+                return None
+            if evidence is not None:
+                self._record(job, evidence)
+        return str(rows[0][0])
+
+    def _record(self, job: Job, evidence: Evidence) -> None:
+        bound = {name: getattr(evidence, name) for name in Evidence.__dataclass_fields__}
+        self._execute(
+            SQL["record_attempt"],
+            {**bound, "outcome": evidence.outcome.value, "job_id": job.id, "attempt": job.attempts, "worker": job.worker},
+        )
+
+    # mending by hand
+
+    def requeue(self, job_id: int, now: str) -> bool:
+        """Dead, waiting or archived: queued and due now, with all its tries. False when there is none such.
+
+        Raises:
+            UsageError: an archived job whose key another job has taken meanwhile.
+        """
+        bound = {"id": job_id, "now": now}
+        with self._write:
+            if self._execute(SQL["requeue"], bound).fetchall():
+                return True
+            try:
+                if not self._execute(SQL["unarchive_copy"], bound).fetchall():
+                    return False
+            except sqlite3.IntegrityError:
+                raise UsageError(f"job {job_id} cannot leave the archive: another job has its key or its id now") from None
+            self._execute(SQL["unarchive_delete"], bound)
+            return True
+
+    def run_again(self, job_id: int, now: str) -> bool:
+        """Queue a finished job anew. False when it is not done."""
+        with self._write:
+            return bool(self._execute(SQL["run_again"], {"id": job_id, "now": now}).fetchall())
+
+    def archive(self, job_id: int, by: str, reason: str, now: str) -> bool:
+        """Move a job that is not running to the archive. False when there is none such."""
+        with self._write:
+            bound = {"id": job_id, "by": by, "reason": reason, "now": now}
+            if not self._execute(SQL["archive_copy"], bound).fetchall():
+                return False
+            self._execute(SQL["archive_delete"], bound)
+            return True
+
+    # reading
+
+    def rows(self, statement: str, **bound: object) -> list[Row]:
+        """A named statement's rows as dictionaries, for views."""
+        cursor = self._execute(SQL[statement], bound)
+        names = [column[0] for column in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def value(self, statement: str, **bound: object) -> Any:
+        """The first column of a named statement's first row, None when there is none."""
+        rows = self._execute(SQL[statement], bound).fetchall()
+        return rows[0][0] if rows else None
+
+    def change(self, statement: str, **bound: object) -> list[tuple[Any, ...]]:
+        """A named statement run in its own write transaction; the rows it returns."""
+        with self._write:
+            return self._execute(SQL[statement], bound).fetchall()
+
+    def data_version(self) -> int:
+        """A number that differs whenever another connection has committed (sqlite.org/pragma.html#pragma_data_version)."""
+        return int(self._execute("PRAGMA data_version").fetchall()[0][0])
+
+
+_CLAIM = SQL["claim"]
+_COMPLETE = SQL["complete"]
+
+
+def enqueue_on(connection: sqlite3.Connection, job: NewJob) -> Enqueued:
+    """Store a job within whatever transaction the connection is in."""
+    cursor = connection.cursor()
+    cursor.row_factory = None  # the caller's connection may make dictionaries of rows
+    while True:
+        rows = cursor.execute(SQL["enqueue"], job).fetchall()
+        if rows:
+            return Enqueued(rows[0][0], True)
+        rows = cursor.execute(SQL["id_of_key"], {"key": job.key}).fetchall()
+        if rows:
+            return Enqueued(rows[0][0], False)
+
+
+def _lease(job: Job) -> Row:
+    return {"id": job.id, "worker": job.worker, "attempts": job.attempts}
+
+
+def _later(now: str, seconds: float) -> str:
+    return utc_text(min(parse_utc(now) + seconds, LATEST))
+
+
+__all__ = ["SQL", "Evidence", "Row", "Store", "enqueue_on"]

@@ -1,0 +1,77 @@
+"""How long a worker may stay in a state, and how often it may die: pure functions of what was seen and when."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from pool.job import AttemptOutcome
+from pool.slot import Snapshot, State
+
+BOOT_SECONDS = 30.0
+SETTLE_SECONDS = 60.0
+PING_SECONDS = 10.0
+SILENT_SECONDS = 30.0
+
+#: Seconds before a slot's worker is replaced, by how many died in a row without a job to blame.
+RESTART_DELAYS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+STEADY_SECONDS = 60.0
+DEGRADED_DEATHS, DEGRADED_WINDOW, PROBE_SECONDS = 5, 60.0, 30.0
+GIVE_UP_SECONDS = 300.0
+
+
+def overdue(seen: Snapshot, now: float, since: float, silent: float) -> str | None:
+    """Why a worker has to be ended now, or None. Its words are what the attempt's outcome is read from.
+
+    Args:
+        seen: what it says it is doing.
+        now: monotonic seconds.
+        since: when it was spawned.
+        silent: seconds its last ping has gone unanswered, 0 for none.
+    """
+    now_ns = int(now * 1e9)
+    if seen.state == State.BOOT and now - since > BOOT_SECONDS:
+        return f"not ready after {BOOT_SECONDS:.0f} s"
+    if seen.state == State.BUSY:
+        if seen.deadline and now_ns >= seen.deadline:
+            return f"{AttemptOutcome.TIMEOUT} after {(seen.deadline - seen.started) / 1e9:g} s"
+        if seen.stall and now_ns - seen.moved >= seen.stall:
+            return f"{AttemptOutcome.STALLED}: no progress for {seen.stall / 1e9:g} s"
+    if seen.state == State.SETTLING and now_ns - seen.moved > SETTLE_SECONDS * 1e9:
+        return f"stuck for {SETTLE_SECONDS:.0f} s while its result was written"
+    if seen.state in (State.IDLE, State.PAUSED) and silent > SILENT_SECONDS:
+        return f"silent for {SILENT_SECONDS:.0f} s while idle"
+    return None
+
+
+def next_deadline(seen: Snapshot) -> float:
+    """Monotonic seconds at which ``overdue`` could next say something of a busy worker; infinity for never."""
+    times = [seen.deadline] if seen.deadline else []
+    if seen.stall:
+        times.append(seen.moved + seen.stall)
+    return min(times) / 1e9 if seen.state == State.BUSY and times else float("inf")
+
+
+@dataclass(slots=True)
+class RestartBudget:
+    """Deaths of workers that no job explains: per slot for the pause before the next, in all for DEGRADED."""
+
+    _in_a_row: dict[int, int] = field(default_factory=dict)
+    _deaths: deque[float] = field(default_factory=deque)
+
+    def died(self, number: int, now: float, lived: float, settled: int) -> float:
+        """Record a death; seconds to wait before that slot's next worker."""
+        if settled or lived >= STEADY_SECONDS:
+            self._in_a_row[number] = 0
+        count = self._in_a_row.get(number, 0)
+        self._in_a_row[number] = count + 1
+        self._deaths.append(now)
+        if self.is_degraded(now):
+            return PROBE_SECONDS
+        return RESTART_DELAYS[min(count, len(RESTART_DELAYS) - 1)]
+
+    def is_degraded(self, now: float) -> bool:
+        """Whether so many died lately that only a probe now and then makes sense."""
+        while self._deaths and now - self._deaths[0] > DEGRADED_WINDOW:
+            self._deaths.popleft()
+        return len(self._deaths) > DEGRADED_DEATHS

@@ -1,0 +1,296 @@
+"""The supervisor's database thread: whatever may wait for a lock or a disk happens here, never in its loop."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import json
+import os
+import select
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pool import maintenance, process
+from pool.clock import now_text, parse_utc
+from pool.doorbell import Listener
+from pool.errors import DatabaseLost, PoolError
+from pool.events import ERROR, INFO, WARNING, Emit, Event
+from pool.maintenance import Death, Reaped
+from pool.settings import PoolSettings
+from pool.store import Store
+from pool.store.sqlite import connect
+
+BUSY_SECONDS = 1.0
+#: How soon a commit of a writer who does not ring is noticed; each look costs some 20 µs.
+LOOK_SECONDS = 0.008
+BUSY_LOOK_SECONDS = 0.1
+DRAIN_LOOK_SECONDS = 0.02
+CHECKPOINT_SECONDS = 0.1
+SWEEP_SECONDS = 5.0
+WATCH_SECONDS = 1.0
+WAL_WARNING_BYTES, WAL_ALARM_BYTES = 64 << 20, 512 << 20
+#: Free space below which no job is claimed, so that the ends of running ones still fit.
+LOW_SPACE_BYTES = 8 << 20
+
+
+class Look(NamedTuple):
+    """What the thread asks the loop for when something was committed: who is idle, and whom it holds."""
+
+    idle: int
+    identities: tuple[str, ...]
+    settled: bool  # no worker is at work and none has died unsettled
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """What the thread tells the loop; each is called in the loop's thread, except ``look``, which only reads."""
+
+    look: Callable[[], Look]
+    wake: Callable[[int], None]
+    cancel: Callable[[list[tuple[int, int, str]]], None]
+    drained: Callable[[], None]
+    paused: Callable[[str], None]
+    lost: Callable[[PoolError], None]
+    orders: Callable[[int | None, str | None], None]
+
+
+class Database(threading.Thread):
+    """Runs requests in order, each again and again until the database takes it, and the sweeps between them.
+
+    Its connection is also the pool's guardian: a handler that opens and closes the database file in a worker
+    drops that process's locks (sqlite.org/howtocorrupt.html, section 2.2), and the WAL survives because this
+    process, which runs no user code, keeps its own.
+    """
+
+    def __init__(self, settings: PoolSettings, callbacks: Callbacks, post: Callable[[Callable[[], None]], None], emit: Emit) -> None:
+        super().__init__(name="database", daemon=True)
+        self._settings = settings
+        self._callbacks = callbacks
+        self._post = post
+        self._emit = emit
+        self._store = Store.open(settings.database, busy_seconds=BUSY_SECONDS)
+        self._checkpointer = connect(settings.database, busy_seconds=BUSY_SECONDS)
+        for connection in (self._store.connection, self._checkpointer):
+            connection.execute("PRAGMA wal_autocheckpoint = 0")
+        self._inode = _inode(settings.database)
+        self._requests: collections.deque[Callable[[Store], None]] = collections.deque()
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._doorbell = Listener(settings.database)
+        self._stopping = False
+        self._version = -1
+        self._dirty = True
+        self._next_due = float("inf")
+        self._looked_at = 0.0
+        self._wal_level = 0
+        self._pause_reason = ""
+        self.pool_id = self._register()
+        now = time.monotonic()
+        self._sweeps: list[list[Any]] = [
+            [CHECKPOINT_SECONDS, now, self._checkpoint],
+            [WATCH_SECONDS, now, self._watch_file],
+            [SWEEP_SECONDS, now + SWEEP_SECONDS, self._reap],
+            [settings.lease / 4, now + settings.lease / 4, self._renew],
+        ]
+
+    # for the loop
+
+    def adopt(self) -> list[Reaped]:
+        """Return the jobs of provably dead pools; called before the thread starts and the first worker is spawned."""
+        return maintenance.adopt(self._store, now_text(), self.pool_id)
+
+    def settle_death(self, death: Death, then: Callable[[list[Reaped]], None]) -> None:
+        """Return what a dead worker held; ``then`` is called in the loop's thread with what became of it."""
+
+        def request(store: Store) -> None:
+            ended = maintenance.settle_death(store, death)
+            self._post(functools.partial(then, ended))
+            self._look()
+
+        self._submit(request)
+
+    def report(self, state: str, target: int, facts: dict[str, Any]) -> None:
+        """Write the pool's account of itself, and fetch the orders that came for it."""
+
+        def request(store: Store) -> None:
+            rows = store.change(
+                "report_pool", pool=self.pool_id, now=now_text(), state=state, target=target, report=json.dumps(facts)
+            )
+            if rows:
+                self._post(functools.partial(self._callbacks.orders, rows[0][0], rows[0][1]))
+
+        self._submit(request)
+
+    def stop(self, seconds: float) -> None:
+        """Finish the requests, forget the pool, and end; whatever a locked database holds up is left to adoption."""
+        self._submit(lambda store: store.change("forget_pool", pool=self.pool_id) and None)
+        self._stopping = True
+        os.eventfd_write(self._event, 1)
+        self.join(seconds)
+
+    def _submit(self, request: Callable[[Store], None]) -> None:
+        self._requests.append(request)
+        os.eventfd_write(self._event, 1)
+
+    # the thread
+
+    def run(self) -> None:
+        """Requests first, then the sweeps that are due, then sleep until something happens."""
+        poll = select.poll()
+        for fd in (self._event, self._doorbell.fileno()):
+            poll.register(fd, select.POLLIN)
+        while not (self._stopping and not self._requests):
+            self._work_off()
+            idle = self._callbacks.look().idle > 0 or self._settings.drain
+            poll.poll(max(0.0, self._pause(idle) * 1000))
+            rang = self._doorbell.hush()
+            try:
+                os.eventfd_read(self._event)
+            except BlockingIOError:
+                pass
+            self._sweep(self._notice, rang)
+            now = time.monotonic()
+            for entry in self._sweeps:
+                if now >= entry[1]:
+                    entry[1] = now + entry[0]
+                    self._sweep(entry[2])
+        self._checkpoint_last()
+
+    def _pause(self, idle: bool) -> float:
+        if self._requests:
+            return 0.05  # the one in front was refused: not at once again
+        due = self._next_due - time.time() if idle else BUSY_LOOK_SECONDS
+        return min(LOOK_SECONDS if idle else BUSY_LOOK_SECONDS, max(due, 0.001))
+
+    def _work_off(self) -> None:
+        while self._requests:
+            try:
+                self._requests[0](self._store)
+            except sqlite3.Error as error:
+                if not self._stopping:
+                    self._emit(Event("database not ready", WARNING, {"detail": str(error)}))
+                else:
+                    time.sleep(0.05)
+                return
+            self._requests.popleft()
+
+    def _sweep(self, step: Callable[..., None], *arguments: object) -> None:
+        try:
+            step(*arguments)
+        except sqlite3.OperationalError as error:
+            self._emit(Event("sweep postponed", WARNING, {"sweep": step.__name__.strip("_"), "detail": str(error)}))
+        except Exception as error:
+            self._emit(Event("sweep failed", ERROR, {"sweep": step.__name__.strip("_"), "detail": repr(error)}))
+
+    # the sweeps
+
+    def _notice(self, rang: bool) -> None:
+        """See whether anything was committed, or became due, and wake as many workers as there are due jobs."""
+        version = self._store.data_version()
+        changed = version != self._version
+        if changed:
+            self._version = version
+            self._dirty = True
+        now = time.time()
+        ending = self._settings.drain and now - self._looked_at >= DRAIN_LOOK_SECONDS
+        if changed or rang or now >= self._next_due or ending:
+            self._looked_at = now
+            self._look()
+
+    def _look(self) -> None:
+        look = self._callbacks.look()
+        store = self._store
+        now = now_text()
+        if look.idle:
+            due = store.value("due_count", now=now, most=look.idle)
+            if due:
+                self._post(functools.partial(self._callbacks.wake, due))
+            following = store.value("next_run_at", now=now)
+            self._next_due = _instant(following) if following else float("inf")
+        if requests := store.rows("cancel_requests"):
+            self._post(functools.partial(self._callbacks.cancel, [(r["id"], r["attempts"], r["locked_by"]) for r in requests]))
+        if self._settings.drain and look.settled and not self._requests:
+            self._see_whether_drained(look, now)
+
+    def _see_whether_drained(self, look: Look, now: str) -> None:
+        """In one snapshot: between two, a job could go from running to queued unseen."""
+        execute = self._store.connection.execute
+        execute("BEGIN")
+        try:
+            left = self._store.value("due_count", now=now, most=1)
+            held = {row["locked_by"] for row in self._store.rows("holders")}
+        finally:
+            execute("COMMIT")
+        if not left and not held & set(look.identities):
+            self._post(self._callbacks.drained)
+
+    def _reap(self) -> None:
+        now = now_text()
+        ended = maintenance.adopt(self._store, now, self.pool_id)
+        ended += maintenance.expire_leases(self._store, now, self._settings.lease)
+        for each in ended:
+            self._emit(Event("job returned", WARNING, {"job": each.job_id, "status": each.status, "detail": each.why}))
+        if ended:
+            self._look()
+
+    def _renew(self) -> None:
+        maintenance.renew_leases(self._store, self._callbacks.look().identities, now_text())
+
+    def _checkpoint(self) -> None:
+        if not self._dirty:
+            return
+        self._dirty = False
+        frames, moved = maintenance.checkpoint(self._store.connection, self._checkpointer)
+        if moved < frames:
+            self._dirty = True  # a reader still needs the rest
+        size = maintenance.wal_bytes(self._settings.database)
+        level = (size > WAL_WARNING_BYTES) + (size > WAL_ALARM_BYTES)
+        if level > self._wal_level:
+            why = "a reader holds a transaction open" if moved < frames else "a burst of writes"
+            facts = {"bytes": size, "detail": f"{why}; the file grows until that ends"}
+            self._emit(Event("write-ahead log is large", ERROR if level == 2 else WARNING, facts))
+        self._wal_level = level
+
+    def _watch_file(self) -> None:
+        path = self._settings.database
+        if _inode(path) != self._inode:
+            error = DatabaseLost(f"{path} was replaced or deleted while the pool ran; nothing more is written to it")
+            self._post(functools.partial(self._callbacks.lost, error))
+        free = os.statvfs(os.path.dirname(os.path.abspath(path)))
+        low = free.f_bavail * free.f_frsize < LOW_SPACE_BYTES
+        reason = f"less than {LOW_SPACE_BYTES >> 20} MB free beside {path}" if low else ""
+        if reason != self._pause_reason:
+            self._pause_reason = reason
+            self._post(functools.partial(self._callbacks.paused, reason))
+
+    def _checkpoint_last(self) -> None:
+        try:
+            maintenance.checkpoint(self._store.connection, self._checkpointer)
+        except sqlite3.Error as error:
+            self._emit(Event("no last checkpoint", INFO, {"detail": str(error)}))
+        self._doorbell.close()
+        self._checkpointer.close()
+        self._store.close()
+
+    def _register(self) -> int:
+        me = process.this_process()._asdict()
+        rows = self._store.change("register_pool", **me, now=now_text(), state="starting", target=self._settings.workers)
+        return int(rows[0][0])
+
+
+def _inode(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _instant(text: str) -> float:
+    try:
+        return parse_utc(text)
+    except ValueError:
+        return float("inf")  # a stranger's text that is no time sorts after every time

@@ -1,0 +1,49 @@
+"""Processes that jobs started and left behind: whose they are, and their end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Collection
+
+from pool.supervisor.child import MARK
+
+
+def children_of(pid: int) -> set[int]:
+    """Direct children of a process (proc(5), task/TID/children; SIGCHLD reaps them, so none vanishes unseen)."""
+    found: set[int] = set()
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children") as file:
+            found.update(map(int, file.read().split()))
+    return found
+
+
+def end_strays(known: Collection[int], living: Collection[int], tokens: Collection[str]) -> list[int]:
+    """Kill what became our child when its own parent ended, except where a living worker's job may still use it.
+
+    Args:
+        known: pids of our own children that are not strays (workers not yet reaped, helpers).
+        living: pids of living workers; a stray in such a worker's session is that job's own business.
+        tokens: the living workers' tokens, which their jobs' processes carry in their environment.
+
+    Returns:
+        The pids that were killed. They are reaped like any other child.
+    """
+    ended = []
+    for pid in children_of(os.getpid()) - set(known):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getsid(pid) in living or _mark_of(pid) in tokens:
+                continue
+            os.kill(pid, signal.SIGKILL)  # our own child, not reaped: the pid cannot be another's
+            ended.append(pid)
+    return ended
+
+
+def _mark_of(pid: int) -> str:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        for entry in file.read().split(b"\0"):
+            name, _, value = entry.partition(b"=")
+            if name.decode(errors="replace") == MARK:
+                return value.decode(errors="replace")
+    return ""

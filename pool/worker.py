@@ -1,0 +1,298 @@
+"""One worker process: claims jobs for itself, runs them one at a time, and writes their ends under their leases."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import logging
+import os
+import select
+import signal
+import sqlite3
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import ParamSpec, TypeVar
+
+import setproctitle
+
+from pool import process, registry, slot
+from pool.clock import now_text, utc_text
+from pool.errors import DatabaseUnusable, ExitCode, PoolError
+from pool.job import DEFAULT_MAX_CRASHES, Completed, Failed, Job, Outcome
+from pool.registry import Handlers
+from pool.runner import run, storable
+from pool.slot import Slot, State
+from pool.store import Store
+
+#: Descriptors the supervisor hands over at exec, after standard input, output and error.
+SLOT_FD, WAKE_FD, NOTIFY_FD, DUMP_FD, OUTPUT_FD = 3, 4, 5, 6, 7
+
+#: Bytes of a handler's output kept with a failed attempt.
+OUTPUT_LIMIT = 64 * 1024
+#: Seconds a worker waits for the database before it looks at its orders again.
+BUSY_SECONDS = 2.0
+#: An idle worker looks for itself this often, should no wake-up reach it.
+IDLE_SECONDS = 5.0
+_BACKOFF_LIMIT = 1.0
+
+log = logging.getLogger("pool.worker")
+
+A = ParamSpec("A")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What the supervisor tells a worker at exec, as one JSON argument."""
+
+    database: str
+    pool: int
+    number: int
+    token: str
+    parent: int
+    folder: str
+    entry_points: tuple[str, ...]
+    modules: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Assignment:
+        """Read what ``json.dumps(asdict(assignment))`` wrote."""
+        fields = json.loads(text)
+        return cls(**{**fields, "entry_points": tuple(fields["entry_points"]), "modules": tuple(fields["modules"])})
+
+
+class Worker:
+    """The loop ``claim -> run -> settle``, and what it tells its supervisor through the slot."""
+
+    def __init__(self, assignment: Assignment, slot: Slot, store: Store, handlers: Handlers, identity: str) -> None:
+        self.identity = identity
+        self._title = f"pool: worker {assignment.number}"
+        self._slot = slot
+        self._words = slot.words
+        self._store = store
+        self._handlers = handlers
+        self._draining = False
+        self._type = ""
+        self._poll = select.poll()
+        self._poll.register(WAKE_FD, select.POLLIN)
+
+    def drain(self) -> None:
+        """End after the current job. Called from a signal handler: records, and wakes the loop."""
+        self._draining = True
+        os.eventfd_write(WAKE_FD, 1)
+
+    def work(self) -> None:
+        """Work until told to stop."""
+        self._say(State.IDLE)
+        job = self._next()
+        while job is not None:
+            outcome = self._run(job)
+            job = self._settle(job, outcome) or self._next()
+        self._say(State.BYE)
+
+    def progress(self, done: float, total: float) -> None:
+        """See Context.progress."""
+        words = self._words
+        words[slot.PROGRESS_DONE] = int(done * 1000)
+        words[slot.PROGRESS_TOTAL] = int(total * 1000)
+        words[slot.MOVED] = time.monotonic_ns()
+
+    def cancelled(self) -> bool:
+        """See Context.cancelled."""
+        return self._words[slot.CANCEL] == self._words[slot.JOB]
+
+    # claim
+
+    def _stopping(self) -> bool:
+        return self._draining or bool(self._words[slot.ORDERS] & slot.DRAIN)
+
+    def _next(self) -> Job | None:
+        """The next job, waited for; None when told to stop.
+
+        The state says IDLE before the last look, so that a job committed in between finds a worker to wake."""
+        words = self._words
+        setproctitle.setproctitle(f"{self._title} idle")
+        backoff = 0.02
+        while not self._stopping():
+            words[slot.STATE] = State.IDLE
+            wait = IDLE_SECONDS
+            if not words[slot.ORDERS] & slot.PAUSE:
+                try:
+                    if job := self._timed(self._store.claim, self.identity, now_text()):
+                        return job
+                    backoff = 0.02
+                except sqlite3.Error as error:
+                    self._say(State.PAUSED)
+                    log.warning("cannot claim: %s; waiting", error)
+                    wait = backoff = min(backoff * 2, _BACKOFF_LIMIT)
+            self._wait(wait)
+        return None
+
+    def _wait(self, seconds: float) -> None:
+        if self._poll.poll(int(seconds * 1000)):
+            os.eventfd_read(WAKE_FD)
+        self._words[slot.PONG] = self._words[slot.PING]
+
+    # run
+
+    def _run(self, job: Job) -> Outcome:
+        words = self._words
+        handler = self._handlers.get(job.type)
+        timeout = job.timeout_seconds
+        stall, max_crashes = 0, DEFAULT_MAX_CRASHES
+        if handler is not None:
+            timeout = handler.timeout if timeout is None else timeout
+            stall = int((handler.stall_timeout or 0) * 1e9)
+            max_crashes = handler.max_crashes
+        if job.type != self._type:
+            self._type = self._slot.type = job.type
+        started = time.monotonic_ns()
+        words[slot.VERSION] += 1
+        words[slot.JOB] = job.id
+        words[slot.ATTEMPT] = job.attempts
+        words[slot.STARTED] = words[slot.MOVED] = started
+        words[slot.DEADLINE] = started + int(timeout * 1e9) if timeout else 0
+        words[slot.STALL] = stall
+        words[slot.MAX_CRASHES] = max_crashes
+        words[slot.PROGRESS_DONE] = words[slot.PROGRESS_TOTAL] = 0
+        words[slot.OUTPUT] = os.lseek(OUTPUT_FD, 0, os.SEEK_END)
+        words[slot.STATE] = State.BUSY
+        words[slot.VERSION] += 1
+        setproctitle.setproctitle(f"{self._title} {job.type} #{job.id}")
+        outcome = run(job, self._handlers, self)
+        words[slot.MOVED] = time.monotonic_ns()
+        words[slot.STATE] = State.SETTLING
+        if type(outcome) is Completed:
+            words[slot.DONE] += 1
+        elif isinstance(outcome, Failed):
+            words[slot.FAILED] += 1
+            outcome = self._with_evidence(outcome, started)
+        return outcome
+
+    def _with_evidence(self, outcome: Failed, started: int) -> Failed:
+        _flush()
+        began = utc_text(time.time() - (time.monotonic_ns() - started) / 1e9)
+        return replace(outcome, started_at=began, output=read_output(OUTPUT_FD, self._words[slot.OUTPUT]))
+
+    # settle
+
+    def _settle(self, job: Job, outcome: Outcome) -> Job | None:
+        """Write the job's end and claim the next in one transaction, and go on trying until it is written.
+
+        A full disk may have room for the end and not for the claim, so after an error the end goes alone."""
+        fused, backoff = not self._stopping() and not self._words[slot.ORDERS] & slot.PAUSE, 0.02
+        while True:
+            try:
+                following = None
+                if fused:
+                    held, following = self._timed(self._store.settle_and_claim, job, outcome, now_text())
+                else:
+                    held = self._timed(self._store.settle, job, outcome, now_text())
+                if not held:
+                    log.warning("job %d: the lease was lost while it ran; its result is dropped", job.id)
+                return following
+            except sqlite3.Error as error:
+                log.warning("job %d: its end cannot be written yet: %s; trying again", job.id, error)
+                fused = False
+                self._words[slot.MOVED] = time.monotonic_ns()
+                self._words[slot.STATE] = State.SETTLING
+                time.sleep(backoff)
+                backoff = min(backoff * 2, _BACKOFF_LIMIT)
+
+    def _timed(self, verb: Callable[A, T], *args: A.args, **kwargs: A.kwargs) -> T:
+        began = time.monotonic_ns()
+        result = verb(*args, **kwargs)
+        self._words[slot.LATENCY + min((time.monotonic_ns() - began).bit_length(), slot.LATENCY_BUCKETS - 1)] += 1
+        return result
+
+    def _say(self, state: State) -> None:
+        self._words[slot.STATE] = state
+        os.eventfd_write(NOTIFY_FD, 1)
+
+
+def read_output(fd: int, start: int) -> str:
+    """The last of what was written to an output file from ``start`` on, at most OUTPUT_LIMIT bytes."""
+    size = os.fstat(fd).st_size
+    begin = max(start, size - OUTPUT_LIMIT)
+    return storable(os.pread(fd, OUTPUT_LIMIT, begin).decode("utf-8", "backslashreplace")) if size > begin else ""
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            continue  # a handler closed or replaced it
+
+
+def main(argument: str) -> int:
+    """A worker's life, from exec to exit; the order of the first steps makes every later death explainable."""
+    assignment = Assignment.parse(argument)
+    if not process.die_with_parent(assignment.parent):
+        return ExitCode.FAILED  # the supervisor died between fork and here
+    faulthandler.enable(DUMP_FD)
+    faulthandler.register(signal.SIGUSR2, DUMP_FD)
+    for fd in (SLOT_FD, WAKE_FD, NOTIFY_FD, DUMP_FD, OUTPUT_FD):
+        os.set_inheritable(fd, False)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.INFO)
+    # Handlers, not SIG_IGN: an ignored signal stays ignored in the programs a job starts.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _pass)
+    setproctitle.setproctitle(f"pool: worker {assignment.number} boot")
+    shared = Slot(SLOT_FD)
+    identity = process.identity(os.getpid(), assignment.token)
+    try:
+        handlers = registry.load(assignment.entry_points, assignment.modules, assignment.folder)
+        store = _opened(assignment, identity)
+    except PoolError as error:
+        if error.__cause__ is not None and not isinstance(error, DatabaseUnusable):
+            traceback.print_exception(error.__cause__)
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    worker = Worker(assignment, shared, store, handlers, identity)
+
+    def drain(signum: int, frame: FrameType | None) -> None:
+        worker.drain()
+
+    signal.signal(signal.SIGTERM, drain)
+    worker.work()
+    store.close()
+    return ExitCode.OK
+
+
+def _opened(assignment: Assignment, identity: str) -> Store:
+    """The store, with this worker on record before its first claim: what it holds can be traced to a process."""
+    store = Store.open(assignment.database, busy_seconds=BUSY_SECONDS, create=False)
+    me = process.this_process()
+    while True:
+        try:
+            store.change(
+                "register_worker",
+                identity=identity,
+                pool=assignment.pool,
+                number=assignment.number,
+                machine=me.machine,
+                boot_id=me.boot_id,
+                pid_namespace=me.pid_namespace,
+                pid=me.pid,
+                start_time=me.start_time,
+                now=now_text(),
+            )
+            return store
+        except sqlite3.OperationalError as error:
+            log.warning("cannot register: %s; trying again", error)
+            time.sleep(0.2)
+
+
+def _pass(signum: int, frame: FrameType | None) -> None:
+    """Ctrl-C and hang-ups reach the terminal's whole group; the supervisor decides what they mean."""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
