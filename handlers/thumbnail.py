@@ -29,7 +29,7 @@ MAX_SIDE = 16_383  # pixels: what WebP can hold, the least of the output formats
 
 _OUTPUTS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".gif": "GIF"}
 # Named one by one, the usual first: EPS would run Ghostscript, FITS would inflate without a limit.
-_INPUTS = ["JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF", "JPEG2000", "PPM", "ICO", "ICNS", "PSD"]
+_INPUTS = ["JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "JPEG2000", "PPM", "ICO", "ICNS", "PSD"]
 _INPUTS += ["QOI", "PCX", "SGI", "TGA"]
 _HEAVY = {"WEBP": 4, "JPEG2000": 5, "AVIF": 3}  # decoders that take so many times the usual 4 bytes a pixel
 _SPARSE_PIXELS, _SPARSE_RATIO = 64_000_000, 2_000  # above so many pixels, so many in a byte are a bomb
@@ -72,8 +72,8 @@ def make_thumbnail(
     The extension of `dest` (.jpg, .jpeg, .png, .webp, .gif) decides the format; missing folders are created.
     `quality` (1 to 100) is for JPEG and WebP. `background`, a CSS colour, goes behind transparency where the
     format has none (JPEG, GIF). A source of more than `max_pixels` is not decoded; WebP may have a quarter
-    of them, AVIF a third, JPEG 2000 a fifth, as their decoders take so much more memory. `dest` is its old self
-    or complete at all times, has the permissions that the umask gives, and carries no metadata.
+    of them, AVIF a third, JPEG 2000 a fifth, as their decoders take so much more memory. `dest` is its old
+    self or complete at all times, has the permissions that the umask gives, and carries no metadata.
 
     Returns dest, width, height, source_width and source_height (upright, in pixels), format, bytes.
 
@@ -185,8 +185,13 @@ def _read(file: io.BufferedReader, size: int, max_pixels: int) -> tuple[Image, t
     """The thumbnail and its source's upright size; what the header declares is judged before decoding."""
     from PIL import Image
 
-    # HEIF is there only where the user has registered a plugin for it.
-    with Image.open(file, formats=_INPUTS + ["HEIF"] * ("HEIF" in Image.OPEN)) as opened:
+    head, formats = file.peek(8), _INPUTS
+    if head[:4] == b"\0\0\1\0":  # an ICO, which Pillow decodes on opening
+        Image.MAX_IMAGE_PIXELS = min(1 << 22, Image.MAX_IMAGE_PIXELS or 0)
+    if head[4:8] == b"ftyp":  # newer Pillows have AVIF; HEIF is there where the user has registered a plugin
+        Image.init()
+        formats = [each for each in ("AVIF", "HEIF") if each in Image.OPEN]
+    with Image.open(file, formats=formats) as opened:
         _check_header(opened, os.fstat(file.fileno()).st_size, max_pixels)
         # From here on Pillow refuses above twice this: an icon or a tile has no reason to exceed its header.
         Image.MAX_IMAGE_PIXELS = max(opened.width * opened.height, 1 << 22)

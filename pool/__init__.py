@@ -4,18 +4,18 @@ What applications use is here; docs/architecture.md tells how the rest hangs tog
 """
 
 from pool.errors import DatabaseUnusable, PayloadError, PoolError, UsageError
-from pool.declare import Cancelled, Context, Discard, Handler, Retry, Snooze, handler
+from pool.declare import Context, Discard, Handler, JobCancelled, Retry, Snooze, handler
 from pool.job import Enqueued, Job, Status
 from pool.queue import Queue, Spec
 
 __all__ = [
-    "Cancelled",
     "Context",
     "DatabaseUnusable",
     "Discard",
     "Enqueued",
     "Handler",
     "Job",
+    "JobCancelled",
     "PayloadError",
     "PoolError",
     "Queue",

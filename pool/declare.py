@@ -45,7 +45,7 @@ class Snooze(Exception):
         self.delay = duration(delay)
 
 
-class Cancelled(Exception):
+class JobCancelled(Exception):
     """Raised by :meth:`Context.check_cancelled` once someone has asked to cancel the running job."""
 
 
@@ -78,9 +78,9 @@ class Context:
         return self._monitor.cancelled()
 
     def check_cancelled(self) -> None:
-        """Raise :class:`Cancelled` once someone has asked to cancel this job."""
+        """Raise :class:`JobCancelled` once someone has asked to cancel this job."""
         if self.cancelled:
-            raise Cancelled(f"job {self.job_id} was cancelled")
+            raise JobCancelled(f"job {self.job_id} was cancelled")
 
 
 class Handler(Generic[P, R]):

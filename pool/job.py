@@ -100,7 +100,16 @@ class Snoozed:
     delay: float
 
 
-Outcome = Completed | Failed | Snoozed
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The job was cancelled while it ran, and its handler saw that and ended early."""
+
+    error: str = "cancelled"
+    output: str = ""
+    started_at: str | None = None
+
+
+Outcome = Completed | Failed | Snoozed | Cancelled
 
 
 def retry_delay(attempts: int) -> float:

@@ -69,13 +69,13 @@ def adopt(store: Store, now: str, own_pool: int | None) -> list[Reaped]:
     """
     ended: list[Reaped] = []
     for row in store.rows("workers"):
-        if row["pool_id"] == own_pool or not process.is_provably_dead(_process(row)):
+        if row["pool_id"] == own_pool or not process.is_provably_dead(process.of_row(row)):
             continue
         for job in store.held_by(row["identity"]):
             ended += _hand_back(store, job, now)
         store.change("forget_worker", identity=row["identity"])
     for row in store.rows("pools"):
-        if row["id"] != own_pool and process.is_provably_dead(_process(row)):
+        if row["id"] != own_pool and process.is_provably_dead(process.of_row(row)):
             store.change("forget_pool", pool=row["id"])
     return ended
 
@@ -93,7 +93,7 @@ def expire_leases(store: Store, now: str, lease: float) -> list[Reaped]:
     rows = store.rows("stale_leases", before=before)
     if not rows:
         return []
-    alive = {row["identity"] for row in store.rows("workers") if _is_alive_here(_process(row))}
+    alive = {row["identity"] for row in store.rows("workers") if _is_alive_here(process.of_row(row))}
     ended = []
     for row in rows:
         job = Job._make(list(row.values())[:7])
@@ -133,10 +133,6 @@ def wal_bytes(path: str) -> int:
         return os.stat(path + "-wal").st_size
     except OSError:
         return 0
-
-
-def _process(row: dict[str, object]) -> Process:
-    return Process("", str(row["machine"]), str(row["boot_id"]), str(row["pid_namespace"]), int(str(row["pid"])), int(str(row["start_time"])))
 
 
 def _is_alive_here(other: Process) -> bool:

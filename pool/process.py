@@ -9,7 +9,8 @@ import os
 import secrets
 import signal
 import socket
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
@@ -50,6 +51,12 @@ def this_process() -> Process:
     """Who this process is."""
     pid = os.getpid()
     return Process(host(), _machine(), boot_id(), _pid_namespace(), pid, start_time(pid) or 0)
+
+
+def of_row(row: Mapping[str, Any]) -> Process:
+    """The process a row of the ``pools`` or ``workers`` table is about."""
+    fields = (row["machine"], row["boot_id"], row["pid_namespace"], row["pid"], row["start_time"])
+    return Process(row.get("host", ""), *fields)
 
 
 def is_provably_dead(other: Process) -> bool:

@@ -211,6 +211,15 @@ class Queue:
         with self._lock:
             return self._opened().archive(job_id, by or self._worker, reason, now_text())
 
+    def cancel(self, job_id: int, *, by: str | None = None) -> str | None:
+        """Cancel a job: into the archive at once while it waits; while it runs, its handler is told
+        (``ctx.cancelled``) and, after the pool's grace, ended, C code included.
+
+        Returns "cancelled", "requested" (it runs), or None when there is nothing to cancel.
+        """
+        with self._lock:
+            return self._opened().cancel(job_id, by or self._worker, now_text())
+
     def get(self, job_id: int) -> dict[str, Any] | None:
         """A job's row, from the queue or the archive, with its columns as keys; None when there is none."""
         with self._lock:

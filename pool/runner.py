@@ -5,9 +5,9 @@ from __future__ import annotations
 import traceback
 
 from pool import jsontext
-from pool.declare import Context, Discard, Monitor, Retry, Snooze
+from pool.declare import Context, Discard, JobCancelled, Monitor, Retry, Snooze
 from pool.errors import PayloadError
-from pool.job import Completed, Failed, Job, Outcome, Snoozed
+from pool.job import Cancelled, Completed, Failed, Job, Outcome, Snoozed
 from pool.registry import Handlers
 
 #: Characters of an error's line and of its traceback that are kept; the ends of a longer one are.
@@ -31,6 +31,8 @@ def run(job: Job, handlers: Handlers, monitor: Monitor) -> Outcome:
             extra["ctx"] = Context(job.id, job.type, job.attempts, job.max_attempts, monitor)
         result = handler.function(**payload, **extra) if type(payload) is dict else handler.function(payload, **extra)
         return _COMPLETED if result is None else Completed(jsontext.dump(result, "result"))
+    except JobCancelled as cancelled:
+        return Cancelled(describe(cancelled))
     except Snooze as snooze:
         return Snoozed(snooze.delay)
     except Discard as discard:

@@ -22,7 +22,7 @@ MAX_CRASHES = 16
 LATENCY = 20  # 40 buckets: writes whose nanoseconds have that many bits
 LATENCY_BUCKETS = 40
 # The supervisor's words.
-ORDERS, PING, CANCEL = 64, 65, 66
+ORDERS, PING, CANCEL, CONDEMNED = 64, 65, 66, 67
 # Bytes: the type of the current job, for titles and the live views.
 _TYPE, _TYPE_SIZE = 1024, 128
 
@@ -92,6 +92,10 @@ class Slot:
     def settled(self) -> tuple[int, int]:
         """Jobs done and attempts failed since the worker began."""
         return self.words[DONE], self.words[FAILED]
+
+    def progress(self) -> tuple[float, float]:
+        """How far the current job says it is, and of what (0 for unknown)."""
+        return self.words[PROGRESS_DONE] / 1000, self.words[PROGRESS_TOTAL] / 1000
 
     def latencies(self) -> list[int]:
         """How many writes took so many bits of nanoseconds, since the worker began."""

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from pool.clock import parse_utc, utc_text
-from pool.process import Process, is_provably_dead
+from pool.process import is_provably_dead, of_row
 from pool.store import Store
 
 
@@ -46,9 +46,8 @@ def status(store: Store, at: float | None = None) -> dict[str, Any]:
 
 def _pool(row: dict[str, Any]) -> dict[str, Any]:
     report = json.loads(row["report"])
-    who = Process(row["host"], row["machine"], row["boot_id"], row["pid_namespace"], row["pid"], row["start_time"])
     shown = {key: row[key] for key in ("id", "host", "pid", "state", "target", "started_at", "seen_at")}
-    return {**shown, "alive": not is_provably_dead(who), "restarts": report.get("restarts", {}), "report": report}
+    return {**shown, "alive": not is_provably_dead(of_row(row)), "restarts": report.get("restarts", {}), "report": report}
 
 
 def _age(text: str, at: float) -> float | None:

@@ -22,7 +22,7 @@ import setproctitle
 from pool import process, registry, slot
 from pool.clock import now_text, utc_text
 from pool.errors import DatabaseUnusable, ExitCode, PoolError
-from pool.job import DEFAULT_MAX_CRASHES, Completed, Failed, Job, Outcome
+from pool.job import DEFAULT_MAX_CRASHES, Cancelled, Completed, Failed, Job, Outcome
 from pool.registry import Handlers
 from pool.runner import run, storable
 from pool.slot import Slot, State
@@ -57,6 +57,9 @@ class Assignment:
     folder: str
     entry_points: tuple[str, ...]
     modules: tuple[str, ...]
+    max_jobs: int = 0
+    nice: int = 0
+    pin: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Assignment:
@@ -76,7 +79,9 @@ class Worker:
         self._store = store
         self._handlers = handlers
         self._draining = False
+        self._jobs_left = assignment.max_jobs or float("inf")
         self._type = ""
+        self._saw_cancel = False
         self._poll = select.poll()
         self._poll.register(WAKE_FD, select.POLLIN)
 
@@ -91,6 +96,9 @@ class Worker:
         job = self._next()
         while job is not None:
             outcome = self._run(job)
+            self._jobs_left -= 1
+            if self._jobs_left <= 0:
+                self._draining = True
             job = self._settle(job, outcome) or self._next()
         self._say(State.BYE)
 
@@ -103,7 +111,9 @@ class Worker:
 
     def cancelled(self) -> bool:
         """See Context.cancelled."""
-        return self._words[slot.CANCEL] == self._words[slot.JOB]
+        told = bool(self._words[slot.CANCEL] == self._words[slot.JOB])
+        self._saw_cancel |= told
+        return told
 
     # claim
 
@@ -164,16 +174,24 @@ class Worker:
         words[slot.VERSION] += 1
         setproctitle.setproctitle(f"{self._title} {job.type} #{job.id}")
         outcome = run(job, self._handlers, self)
+        while words[slot.CONDEMNED] == job.id:
+            # The supervisor is ending this attempt. Its request for the stack interrupts system calls, so C code
+            # that hung may have returned as if all were well; that must not count.
+            time.sleep(1)
         words[slot.MOVED] = time.monotonic_ns()
         words[slot.STATE] = State.SETTLING
+        if self._saw_cancel:
+            self._saw_cancel = False
+            if isinstance(outcome, Completed):
+                outcome = Cancelled("cancelled; its handler ended early")
         if type(outcome) is Completed:
             words[slot.DONE] += 1
-        elif isinstance(outcome, Failed):
-            words[slot.FAILED] += 1
+        elif isinstance(outcome, (Failed, Cancelled)):
+            words[slot.FAILED] += isinstance(outcome, Failed)
             outcome = self._with_evidence(outcome, started)
         return outcome
 
-    def _with_evidence(self, outcome: Failed, started: int) -> Failed:
+    def _with_evidence(self, outcome: Failed | Cancelled, started: int) -> Outcome:
         _flush()
         began = utc_text(time.time() - (time.monotonic_ns() - started) / 1e9)
         return replace(outcome, started_at=began, output=read_output(OUTPUT_FD, self._words[slot.OUTPUT]))
@@ -245,6 +263,7 @@ def main(argument: str) -> int:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _pass)
     setproctitle.setproctitle(f"pool: worker {assignment.number} boot")
+    _set_limits(assignment)
     shared = Slot(SLOT_FD)
     identity = process.identity(os.getpid(), assignment.token)
     try:
@@ -264,6 +283,17 @@ def main(argument: str) -> int:
     worker.work()
     store.close()
     return ExitCode.OK
+
+
+def _set_limits(assignment: Assignment) -> None:
+    if assignment.nice:
+        try:
+            os.nice(assignment.nice)
+        except PermissionError as error:
+            log.warning("cannot set niceness %d: %s", assignment.nice, error)
+    if assignment.pin:
+        processors = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {processors[(assignment.number - 1) % len(processors)]})
 
 
 def _opened(assignment: Assignment, identity: str) -> Store:

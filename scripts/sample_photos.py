@@ -11,6 +11,7 @@ import argparse
 import multiprocessing
 import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -105,7 +106,10 @@ def make(folder: Path, count: int = 60, seed: int = 1) -> tuple[int, int]:
     """Make what is missing of `count` pictures below `folder`; return how many files and bytes that was."""
     wanted = ((folder, seed, number) for number in range(1, count + 1))
     made = bytes_made = 0
-    with multiprocessing.get_context("spawn").Pool(min(os.cpu_count() or 1, 4, max(1, count))) as pool:
+    several = min(os.cpu_count() or 1, 4, max(1, count))
+    context = multiprocessing.get_context("spawn")
+    # Ctrl-C reaches the children too; only the parent answers it.
+    with context.Pool(several, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         for done, size in enumerate(pool.imap_unordered(_make_one, wanted), 1):
             made += size > 0
             bytes_made += size

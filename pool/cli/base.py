@@ -17,6 +17,7 @@ from pool.errors import UsageError
 F = TypeVar("F", bound=Callable[..., Any])
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])i?)?b?")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)?")
 
 
@@ -77,6 +78,20 @@ class Seconds(click.ParamType):
         if not match:
             self.fail(f"{value!r} is not a duration; write 90, 1.5s, 10m, 2h or 7d", param, ctx)
         return float(match[1]) * _UNITS[match[2] or "s"]
+
+
+class Size(click.ParamType):
+    """An amount of memory such as ``500M`` or ``2G``; a plain number is bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = _SIZE.fullmatch(value.strip().lower())
+        if not match:
+            self.fail(f"{value!r} is not a size; write 500M or 2G", param, ctx)
+        return int(float(match[1]) * 1024 ** "kmgt".index(match[2]) * 1024 if match[2] else float(match[1]))
 
 
 class Instant(click.ParamType):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from pool.cli.base import Seconds, database_option, group, say
+from pool.cli.base import Seconds, Size, database_option, group, say
 from pool.cli.log import LogWriter
 from pool.settings import PoolSettings
 from pool.store import Store
@@ -18,19 +20,21 @@ from pool.supervisor import Supervisor
 @click.option("--drain", is_flag=True, help="End when nothing is left that could run; exit 1 if an attempt failed.")
 @click.option("--grace", type=Seconds(), default=25, show_default=True, help="Seconds a running job gets after TERM.")
 @click.option("--lease", type=Seconds(), default=600, show_default=True, help="Age at which a foreign worker's lease is lost.")
+@click.option("--cancel-grace", type=Seconds(), default=5, show_default=True, help="Seconds a cancelled job gets.")
+@click.option("--exclusive", is_flag=True, help="Refuse to run beside another pool on the database (exit 7).")
+@click.option("--max-jobs", type=click.IntRange(1), metavar="N", help="Replace a worker after about N jobs.")
+@click.option("--max-age", type=Seconds(), metavar="DURATION", help="Replace a worker after about that long.")
+@click.option("--soft-memory", type=Size(), metavar="SIZE", help="Replace a worker above it once its job ended: 500M.")
+@click.option("--hard-memory", type=Size(), metavar="SIZE", help="End the job of a worker above it: 2G.")
+@click.option("--nice", type=int, default=0, metavar="N", help="Niceness added to the workers'.")
+@click.option("--pin", is_flag=True, help="Give each worker a processor of its own.")
+@click.option("--threads", type=int, default=0, metavar="N", help="Threads of numeric libraries (OMP_NUM_THREADS and kin) in a worker; -1 leaves them alone.  [default: processors / workers]")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def run(
-    database: str,
-    workers: int | None,
-    modules: tuple[str, ...],
-    drain: bool,
-    grace: float,
-    lease: float,
-    log_format: str,
-) -> int:
+def run(database: str, workers: int | None, log_format: str, **options: Any) -> int:
     """Work off the queue in the foreground.
 
     Ctrl-C (or TERM) lets running jobs end, a second one ends them now; unfinished jobs go back to the queue.
+    HUP reloads, TTIN and TTOU add and remove a worker.
 
     \b
     pool run --workers 4
@@ -39,11 +43,12 @@ def run(
     """
     if workers is not None and workers < 1:
         raise click.BadParameter(f"at least 1, not {workers}", param_hint="--workers")
-    settings = PoolSettings(database, workers or 0, modules, drain=drain, grace=grace, lease=lease).checked()
+    given = {name: value for name, value in options.items() if value is not None}
+    settings = PoolSettings(database, workers or 0, **given).checked()
     with LogWriter(as_json=log_format == "json") as emit:
         supervisor = Supervisor(settings, emit)
         code = supervisor.run()
-    if drain:
+    if settings.drain:
         _summarize(database, *supervisor.counts)
     return code
 

@@ -146,7 +146,9 @@ def connect(path: str, *, busy_seconds: float = DEFAULT_BUSY_SECONDS, create: bo
 
 def _prepare(connection: sqlite3.Connection) -> None:
     execute = connection.execute
-    execute(f"PRAGMA page_size = {PAGE_SIZE}")  # without effect on a database that has pages already
+    # Both without effect on a database that has pages already.
+    execute(f"PRAGMA page_size = {PAGE_SIZE}")
+    execute("PRAGMA auto_vacuum = INCREMENTAL")
     _until_free(connection, "PRAGMA journal_mode = WAL")
     execute("PRAGMA synchronous = NORMAL")
     execute("PRAGMA foreign_keys = OFF")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from pool.clock import LATEST, parse_utc, utc_text
 from pool.errors import UsageError
-from pool.job import AttemptOutcome, Completed, Enqueued, Failed, Job, NewJob, Outcome, Snoozed, retry_delay
+from pool.job import AttemptOutcome, Cancelled, Completed, Enqueued, Failed, Job, NewJob, Outcome, Snoozed, retry_delay
 from pool.store.sqlite import DEFAULT_BUSY_SECONDS, Turnstile, Write, connect, turnstile_path
 from pool.store.statements import load_statements
 
@@ -125,6 +125,12 @@ class Store:
                 ).rowcount
                 > 0
             )
+        error = outcome.error if not isinstance(outcome, (Completed, Snoozed)) else None
+        ended = Evidence(AttemptOutcome.CANCELLED, error or "cancelled", now)
+        if self._end_cancelled(job, ended):
+            return True
+        if isinstance(outcome, Cancelled):
+            outcome = Failed(outcome.error)  # a handler that raised JobCancelled of its own accord
         if isinstance(outcome, Snoozed):
             run_at = _later(now, outcome.delay)
             return self._execute(SQL["snooze"], {**_lease(job), "run_at": run_at, "now": now}).rowcount > 0
@@ -187,12 +193,23 @@ class Store:
 
     def _end(self, statement: str, job: Job, evidence: Evidence | None, bound: Row) -> str | None:
         with self._write:
+            if self._end_cancelled(job, evidence or Evidence(AttemptOutcome.CANCELLED, "cancelled", str(bound["now"]))):
+                return "cancelled"
             rows = self._execute(SQL[statement], bound).fetchall()
             if not rows:
                 return None
             if evidence is not None:
                 self._record(job, evidence)
         return str(rows[0][0])
+
+    def _end_cancelled(self, job: Job, evidence: Evidence) -> bool:
+        """Move a job to the archive when someone asked to cancel it; within the transaction that ends its attempt."""
+        bound = {**_lease(job), "error": evidence.error, "now": evidence.ended_at}
+        if not self._execute(SQL["cancelled_copy"], bound).fetchall():
+            return False
+        self._execute(SQL["cancelled_delete"], _lease(job))
+        self._record(job, replace(evidence, outcome=AttemptOutcome.CANCELLED))
+        return True
 
     def _record(self, job: Job, evidence: Evidence) -> None:
         bound = {name: getattr(evidence, name) for name in Evidence.__dataclass_fields__}
@@ -235,6 +252,18 @@ class Store:
             self._execute(SQL["archive_delete"], bound)
             return True
 
+    def cancel(self, job_id: int, by: str, now: str) -> str | None:
+        """Cancel a job: "cancelled" when it was waiting and is in the archive now, "requested" when it runs and its
+        supervisor will see to it, None when there is nothing to cancel."""
+        with self._write:
+            bound = {"id": job_id, "by": by, "reason": "cancelled", "now": now}
+            if self._execute(SQL["queued_status"], {"id": job_id}).fetchall():
+                self._execute(SQL["archive_copy"], bound).fetchall()
+                self._execute(SQL["archive_delete"], {"id": job_id})
+                return "cancelled"
+            rows = self._execute(SQL["request_cancel"], {"id": job_id, "by": by, "now": now}).fetchall()
+            return "requested" if rows else None
+
     # reading
 
     def rows(self, statement: str, **bound: object) -> list[Row]:
@@ -252,6 +281,14 @@ class Store:
         """A named statement run in its own write transaction; the rows it returns."""
         with self._write:
             return self._execute(SQL[statement], bound).fetchall()
+
+    def transaction(self) -> Write:
+        """``with store.transaction():`` several changes, through ``store.execute``, that happen all or not at all."""
+        return self._write
+
+    def execute(self, statement: str, **bound: object) -> list[tuple[Any, ...]]:
+        """A named statement within a transaction of the caller's; the rows it returns."""
+        return self._execute(SQL[statement], bound).fetchall()
 
     def data_version(self) -> int:
         """A number that differs whenever another connection has committed (sqlite.org/pragma.html#pragma_data_version)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pool.job import AttemptOutcome
 from pool.slot import Snapshot, State
@@ -20,8 +21,15 @@ DEGRADED_DEATHS, DEGRADED_WINDOW, PROBE_SECONDS = 5, 60.0, 30.0
 GIVE_UP_SECONDS = 300.0
 
 
-def overdue(seen: Snapshot, now: float, since: float, silent: float) -> str | None:
-    """Why a worker has to be ended now, or None. Its words are what the attempt's outcome is read from.
+class Overdue(NamedTuple):
+    """Why a worker has to be ended, and what the attempt at hand ends as (None: as a crash)."""
+
+    reason: str
+    outcome: AttemptOutcome | None = None
+
+
+def overdue(seen: Snapshot, now: float, since: float, silent: float) -> Overdue | None:
+    """Whether a worker has to be ended now.
 
     Args:
         seen: what it says it is doing.
@@ -31,16 +39,16 @@ def overdue(seen: Snapshot, now: float, since: float, silent: float) -> str | No
     """
     now_ns = int(now * 1e9)
     if seen.state == State.BOOT and now - since > BOOT_SECONDS:
-        return f"not ready after {BOOT_SECONDS:.0f} s"
+        return Overdue(f"not ready after {BOOT_SECONDS:.0f} s")
     if seen.state == State.BUSY:
         if seen.deadline and now_ns >= seen.deadline:
-            return f"{AttemptOutcome.TIMEOUT} after {(seen.deadline - seen.started) / 1e9:g} s"
+            return Overdue(f"timeout after {(seen.deadline - seen.started) / 1e9:.3g} s", AttemptOutcome.TIMEOUT)
         if seen.stall and now_ns - seen.moved >= seen.stall:
-            return f"{AttemptOutcome.STALLED}: no progress for {seen.stall / 1e9:g} s"
+            return Overdue(f"stalled: no progress for {seen.stall / 1e9:.3g} s", AttemptOutcome.STALLED)
     if seen.state == State.SETTLING and now_ns - seen.moved > SETTLE_SECONDS * 1e9:
-        return f"stuck for {SETTLE_SECONDS:.0f} s while its result was written"
+        return Overdue(f"stuck for {SETTLE_SECONDS:.0f} s while its result was written")
     if seen.state in (State.IDLE, State.PAUSED) and silent > SILENT_SECONDS:
-        return f"silent for {SILENT_SECONDS:.0f} s while idle"
+        return Overdue(f"silent for {SILENT_SECONDS:.0f} s while idle")
     return None
 
 

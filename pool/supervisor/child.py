@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from pool import process, slot
+from pool.job import AttemptOutcome
 from pool.slot import Slot, Snapshot, State
 from pool.worker import DUMP_FD, NOTIFY_FD, OUTPUT_FD, OUTPUT_LIMIT, SLOT_FD, WAKE_FD, Assignment, read_output
 
@@ -42,6 +43,7 @@ class Ladder:
     """Where the ending of a child stands: the stack is asked for, then comes SIGKILL."""
 
     reason: str
+    outcome: AttemptOutcome | None
     job_id: int
     attempt: int
     asked_at: float
@@ -57,10 +59,15 @@ class Child:
         self.spawned_at = time.monotonic()
         self.ready = False
         self.retiring = False
+        self.replaces: Child | None = None
+        self.cancel_at: dict[int, float] = {}  # job -> when its grace after a cancel ends
         self.ladder: Ladder | None = None
         self.pinged_at = 0.0
+        self.retire_at = float("inf")
+        self.memory_bytes = 0
         self._slack: tuple[int, int, int] = (0, 0, 0)  # job, attempt, nanoseconds its deadlines move
         self._forwarded = 0
+        self._shown: int | None = None  # where a dump that was asked for begins
         self._punched = 0
         self._output = os.memfd_create("pool-output")
         self._dump = os.memfd_create("pool-dump")
@@ -117,6 +124,12 @@ class Child:
         self.retiring = True
         self.order(slot.DRAIN)
 
+    def cancel(self, job_id: int, deadline: float) -> None:
+        """Tell its job that it is cancelled; from ``deadline`` (monotonic seconds) on it is to be ended."""
+        if job_id not in self.cancel_at:
+            self.cancel_at = {job_id: deadline}
+            self.slot.words[slot.CANCEL] = job_id
+
     def ping(self, now: float) -> None:
         """Ask for a sign of life; an idle worker answers within two seconds."""
         self.pinged_at = now
@@ -130,15 +143,18 @@ class Child:
 
     # the kill ladder: ask for the stack, kill the group, read the exit, kill the group again, reap
 
-    def end(self, reason: str, now: float, *, dump: bool = True) -> None:
-        """Begin to end it. No polite TERM: a stopped process, or C code that holds the GIL, ignores that."""
+    def end(self, reason: str, now: float, *, outcome: AttemptOutcome | None = None, dump: bool = True) -> None:
+        """Begin to end it. No polite TERM: a stopped process, or C code that holds the GIL, ignores that.
+
+        ``outcome`` is what its attempt ends as; None counts as a crash."""
         if self.ladder is not None:
             return
         seen = self.seen()
         if process.is_stopped(self.pid):
             reason += " (it was stopped, as by SIGSTOP)"
             dump = False
-        self.ladder = Ladder(reason, seen.job_id, seen.attempt, now, -1)
+        self.slot.words[slot.CONDEMNED] = seen.job_id
+        self.ladder = Ladder(reason, outcome, seen.job_id, seen.attempt, now, -1)
         if dump:
             self._signal(signal.SIGUSR2)
         else:
@@ -183,6 +199,11 @@ class Child:
             None if code < 0 else code, name, usage.ru_maxrss * 1024, round(usage.ru_utime + usage.ru_stime, 6)
         )
 
+    def show_stack(self) -> None:
+        """Have it write its stacks; they appear among its output."""
+        self._shown = os.fstat(self._dump).st_size
+        self._signal(signal.SIGUSR2)
+
     # what it printed
 
     def stack(self) -> str:
@@ -195,6 +216,9 @@ class Child:
 
     def new_output(self) -> str:
         """What it printed since the last call, and no more than a bounded part of a flood."""
+        if self._shown is not None and (size := os.fstat(self._dump).st_size) > self._shown:
+            start, self._shown = self._shown, None
+            return os.pread(self._dump, size - start, start).decode(errors="replace")
         size = os.fstat(self._output).st_size
         if size == self._forwarded:
             return ""

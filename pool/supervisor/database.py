@@ -11,13 +11,12 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from pool import maintenance, process
 from pool.clock import now_text, parse_utc
 from pool.doorbell import Listener
-from pool.errors import DatabaseLost, PoolError
+from pool.errors import DatabaseLost, ExclusiveRefused, PoolError
 from pool.events import ERROR, INFO, WARNING, Emit, Event
 from pool.maintenance import Death, Reaped
 from pool.settings import PoolSettings
@@ -38,24 +37,30 @@ LOW_SPACE_BYTES = 8 << 20
 
 
 class Look(NamedTuple):
-    """What the thread asks the loop for when something was committed: who is idle, and whom it holds."""
+    """What the thread asks of the loop when something was committed: how many idle, and who holds jobs for us."""
 
     idle: int
     identities: tuple[str, ...]
-    settled: bool  # no worker is at work and none has died unsettled
+    settled: bool  # no worker is at work, and none has died unsettled
 
 
-@dataclass(frozen=True, slots=True)
-class Callbacks:
-    """What the thread tells the loop; each is called in the loop's thread, except ``look``, which only reads."""
+class Orders(NamedTuple):
+    """What people asked of this pool through the database."""
 
-    look: Callable[[], Look]
-    wake: Callable[[int], None]
-    cancel: Callable[[list[tuple[int, int, str]]], None]
-    drained: Callable[[], None]
-    paused: Callable[[str], None]
-    lost: Callable[[PoolError], None]
-    orders: Callable[[int | None, str | None], None]
+    target: int | None
+    reload: bool
+    pause: str  # why claims are paused, empty when they are not
+    cancels: tuple[tuple[int, str], ...]  # job, worker
+
+
+class Owner(Protocol):
+    """What the thread tells its supervisor; each is called in the loop's thread, except ``look``, which only reads."""
+
+    def look(self) -> Look: ...
+    def wake(self, due: int) -> None: ...
+    def obey(self, orders: Orders) -> None: ...
+    def drained(self) -> None: ...
+    def fail(self, error: PoolError) -> None: ...
 
 
 class Database(threading.Thread):
@@ -66,10 +71,10 @@ class Database(threading.Thread):
     process, which runs no user code, keeps its own.
     """
 
-    def __init__(self, settings: PoolSettings, callbacks: Callbacks, post: Callable[[Callable[[], None]], None], emit: Emit) -> None:
+    def __init__(self, settings: PoolSettings, owner: Owner, post: Callable[[Callable[[], None]], None], emit: Emit) -> None:
         super().__init__(name="database", daemon=True)
         self._settings = settings
-        self._callbacks = callbacks
+        self._owner = owner
         self._post = post
         self._emit = emit
         self._store = Store.open(settings.database, busy_seconds=BUSY_SECONDS)
@@ -86,7 +91,10 @@ class Database(threading.Thread):
         self._next_due = float("inf")
         self._looked_at = 0.0
         self._wal_level = 0
-        self._pause_reason = ""
+        self._low_space = ""
+        self._reload_at: str | None = None
+        self._next_order = float("inf")
+        self._passed = Orders(None, False, "", ())
         self.pool_id = self._register()
         now = time.monotonic()
         self._sweeps: list[list[Any]] = [
@@ -113,14 +121,11 @@ class Database(threading.Thread):
         self._submit(request)
 
     def report(self, state: str, target: int, facts: dict[str, Any]) -> None:
-        """Write the pool's account of itself, and fetch the orders that came for it."""
+        """Write the pool's account of itself."""
 
         def request(store: Store) -> None:
-            rows = store.change(
-                "report_pool", pool=self.pool_id, now=now_text(), state=state, target=target, report=json.dumps(facts)
-            )
-            if rows:
-                self._post(functools.partial(self._callbacks.orders, rows[0][0], rows[0][1]))
+            bound = {"pool": self.pool_id, "now": now_text(), "state": state, "target": target}
+            store.change("report_pool", **bound, report=json.dumps(facts))
 
         self._submit(request)
 
@@ -144,7 +149,7 @@ class Database(threading.Thread):
             poll.register(fd, select.POLLIN)
         while not (self._stopping and not self._requests):
             self._work_off()
-            idle = self._callbacks.look().idle > 0 or self._settings.drain
+            idle = self._owner.look().idle > 0 or self._settings.drain
             poll.poll(max(0.0, self._pause(idle) * 1000))
             rang = self._doorbell.hush()
             try:
@@ -196,24 +201,40 @@ class Database(threading.Thread):
             self._dirty = True
         now = time.time()
         ending = self._settings.drain and now - self._looked_at >= DRAIN_LOOK_SECONDS
-        if changed or rang or now >= self._next_due or ending:
+        if changed or rang or now >= min(self._next_due, self._next_order) or ending:
             self._looked_at = now
             self._look()
 
     def _look(self) -> None:
-        look = self._callbacks.look()
+        look = self._owner.look()
         store = self._store
         now = now_text()
         if look.idle:
             due = store.value("due_count", now=now, most=look.idle)
             if due:
-                self._post(functools.partial(self._callbacks.wake, due))
+                self._post(functools.partial(self._owner.wake, due))
             following = store.value("next_run_at", now=now)
             self._next_due = _instant(following) if following else float("inf")
-        if requests := store.rows("cancel_requests"):
-            self._post(functools.partial(self._callbacks.cancel, [(r["id"], r["attempts"], r["locked_by"]) for r in requests]))
+        self._pass_orders(now)
         if self._settings.drain and look.settled and not self._requests:
             self._see_whether_drained(look, now)
+
+    def _pass_orders(self, now: str) -> None:
+        store = self._store
+        own = store.rows("pool_orders", pool=self.pool_id)
+        target = own[0]["wanted_target"] if own else None
+        reload_at = own[0]["reload_requested_at"] if own else None
+        if target is not None:
+            store.change("target_taken", pool=self.pool_id, target=target)
+        pause = store.rows("current_pause", now=now)
+        reason = self._low_space or (f"paused by {pause[0]['by']}: {pause[0]['reason']}" if pause else "")
+        cancels = tuple((row["id"], row["locked_by"]) for row in store.rows("cancel_requests"))
+        self._next_order = _instant(pause[0]["until"]) if pause and pause[0]["until"] else float("inf")
+        orders = Orders(target, reload_at != self._reload_at, reason, cancels)
+        self._reload_at = reload_at
+        if orders != self._passed or cancels:
+            self._passed = orders._replace(target=None, reload=False)
+            self._post(functools.partial(self._owner.obey, orders))
 
     def _see_whether_drained(self, look: Look, now: str) -> None:
         """In one snapshot: between two, a job could go from running to queued unseen."""
@@ -225,7 +246,7 @@ class Database(threading.Thread):
         finally:
             execute("COMMIT")
         if not left and not held & set(look.identities):
-            self._post(self._callbacks.drained)
+            self._post(self._owner.drained)
 
     def _reap(self) -> None:
         now = now_text()
@@ -237,7 +258,7 @@ class Database(threading.Thread):
             self._look()
 
     def _renew(self) -> None:
-        maintenance.renew_leases(self._store, self._callbacks.look().identities, now_text())
+        maintenance.renew_leases(self._store, self._owner.look().identities, now_text())
 
     def _checkpoint(self) -> None:
         if not self._dirty:
@@ -258,13 +279,13 @@ class Database(threading.Thread):
         path = self._settings.database
         if _inode(path) != self._inode:
             error = DatabaseLost(f"{path} was replaced or deleted while the pool ran; nothing more is written to it")
-            self._post(functools.partial(self._callbacks.lost, error))
+            self._post(functools.partial(self._owner.fail, error))
         free = os.statvfs(os.path.dirname(os.path.abspath(path)))
         low = free.f_bavail * free.f_frsize < LOW_SPACE_BYTES
         reason = f"less than {LOW_SPACE_BYTES >> 20} MB free beside {path}" if low else ""
-        if reason != self._pause_reason:
-            self._pause_reason = reason
-            self._post(functools.partial(self._callbacks.paused, reason))
+        if reason != self._low_space:
+            self._low_space = reason
+            self._look()
 
     def _checkpoint_last(self) -> None:
         try:
@@ -277,8 +298,14 @@ class Database(threading.Thread):
 
     def _register(self) -> int:
         me = process.this_process()._asdict()
-        rows = self._store.change("register_pool", **me, now=now_text(), state="starting", target=self._settings.workers)
-        return int(rows[0][0])
+        store, exclusive = self._store, self._settings.exclusive
+        bound = {"now": now_text(), "state": "starting", "target": self._settings.workers, "exclusive": exclusive}
+        with store.transaction():
+            for row in store.rows("pools"):
+                if (exclusive or row["exclusive"]) and not process.is_provably_dead(process.of_row(row)):
+                    which = "--exclusive" if exclusive else "it is exclusive"
+                    raise ExclusiveRefused(f"a pool runs on {store.path} already ({row['host']} pid {row['pid']}; {which})")
+            return int(store.execute("register_pool", **me, **bound)[0][0])
 
 
 def _inode(path: str) -> tuple[int, int] | None:

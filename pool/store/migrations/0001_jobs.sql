@@ -90,6 +90,7 @@ CREATE TABLE pools (
     seen_at TEXT NOT NULL,
     state TEXT NOT NULL,
     target INTEGER NOT NULL,
+    exclusive INTEGER NOT NULL DEFAULT 0,
     wanted_target INTEGER,
     reload_requested_at TEXT,
     report TEXT NOT NULL DEFAULT '{}'
@@ -106,3 +107,12 @@ CREATE TABLE workers (
     start_time INTEGER NOT NULL,
     started_at TEXT NOT NULL
 ) WITHOUT ROWID;
+
+-- Whether claims are paused, and why: at most one row.
+CREATE TABLE pauses (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    by TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    at TEXT NOT NULL,
+    until TEXT
+);

@@ -124,6 +124,31 @@ RETURNING id;
 -- The second half of the move back.
 DELETE FROM jobs_archive WHERE id = :id;
 
+-- name: queued_status
+-- Whether a job waits.
+SELECT id FROM jobs WHERE id = :id AND status = 'queued';
+
+-- name: request_cancel
+-- A running job is asked to end; its supervisor sees to it.
+UPDATE jobs SET cancel_requested_at = :now, cancel_requested_by = :by, updated_at = :now
+WHERE id = :id AND status = 'running'
+RETURNING id;
+
+-- name: cancelled_copy
+-- running -> archive: how every attempt of a cancelled job ends, whatever else happened to it.
+INSERT INTO jobs_archive
+SELECT id, type, payload, status, attempts, max_attempts, run_at, locked_by, locked_at, :error, idempotency_key,
+       created_at, :now, priority, timeout_seconds, crashes, interruptions, result,
+       cancel_requested_at, cancel_requested_by, :now, cancel_requested_by, 'cancelled'
+FROM jobs
+WHERE id = :id AND status = 'running' AND locked_by IS :worker AND attempts = :attempts AND cancel_requested_at IS NOT NULL
+RETURNING id;
+
+-- name: cancelled_delete
+-- The second half of the move.
+DELETE FROM jobs
+WHERE id = :id AND status = 'running' AND locked_by IS :worker AND attempts = :attempts AND cancel_requested_at IS NOT NULL;
+
 -- name: record_attempt
 -- The evidence of an attempt that did not complete.
 INSERT INTO attempts (job_id, attempt, worker, started_at, ended_at, outcome, error, traceback, exit_code, signal,

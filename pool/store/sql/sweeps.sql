@@ -40,20 +40,30 @@ SELECT run_at FROM jobs WHERE status = 'queued' AND run_at > :now ORDER BY run_a
 SELECT id, attempts, locked_by FROM jobs WHERE status = 'running' AND cancel_requested_at IS NOT NULL;
 
 -- name: register_pool
-INSERT INTO pools (host, machine, boot_id, pid_namespace, pid, start_time, started_at, seen_at, state, target)
-VALUES (:host, :machine, :boot_id, :pid_namespace, :pid, :start_time, :now, :now, :state, :target)
+INSERT INTO pools (host, machine, boot_id, pid_namespace, pid, start_time, started_at, seen_at, state, target, exclusive)
+VALUES (:host, :machine, :boot_id, :pid_namespace, :pid, :start_time, :now, :now, :state, :target, :exclusive)
 RETURNING id;
 
 -- name: report_pool
--- The pool's own account of itself, and the orders that came for it since.
-UPDATE pools SET seen_at = :now, state = :state, target = :target, report = :report WHERE id = :pool
-RETURNING wanted_target, reload_requested_at;
+-- The pool's own account of itself.
+UPDATE pools SET seen_at = :now, state = :state, target = :target, report = :report WHERE id = :pool;
+
+-- name: pool_orders
+-- What people asked of this pool since.
+SELECT wanted_target, reload_requested_at FROM pools WHERE id = :pool;
+
+-- name: target_taken
+UPDATE pools SET wanted_target = NULL WHERE id = :pool AND wanted_target = :target;
+
+-- name: current_pause
+-- Whether claims are paused.
+SELECT by, reason, at, until FROM pauses WHERE until IS NULL OR until > :now;
 
 -- name: forget_pool
 DELETE FROM pools WHERE id = :pool;
 
 -- name: pools
-SELECT id, host, machine, boot_id, pid_namespace, pid, start_time, started_at, seen_at, state, target, report
+SELECT id, host, machine, boot_id, pid_namespace, pid, start_time, started_at, seen_at, state, target, exclusive, report
 FROM pools ORDER BY id;
 
 -- name: register_worker
@@ -66,3 +76,19 @@ DELETE FROM workers WHERE identity = :identity;
 
 -- name: workers
 SELECT identity, pool_id, number, machine, boot_id, pid_namespace, pid, start_time, started_at FROM workers ORDER BY pool_id, number;
+
+-- name: order_scale
+-- How many workers living pools shall have; :pool NULL for each.
+UPDATE pools SET wanted_target = :target WHERE :pool IS NULL OR id = :pool RETURNING id;
+
+-- name: order_reload
+-- Have pools replace their workers one by one; :pool NULL for each.
+UPDATE pools SET reload_requested_at = :now WHERE :pool IS NULL OR id = :pool RETURNING id;
+
+-- name: pause
+-- No claims by any pool, until resumed or until an instant.
+INSERT INTO pauses (id, by, reason, at, until) VALUES (1, :by, :reason, :now, :until)
+ON CONFLICT (id) DO UPDATE SET by = excluded.by, reason = excluded.reason, at = excluded.at, until = excluded.until;
+
+-- name: resume
+DELETE FROM pauses RETURNING by, reason, at, until;

@@ -1,0 +1,1 @@
+"""The tests: unit (no process of ours), contract (the database as others see it), integration (real pools)."""

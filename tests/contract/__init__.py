@@ -1,0 +1,1 @@
+"""The database as a public interface: the table, strangers, fences, plans, migrations."""

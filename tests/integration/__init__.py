@@ -1,0 +1,1 @@
+"""Real pools and the command line, as a person starts them."""
