@@ -50,9 +50,7 @@ def thumbnail_of(opened: ImageFile, size: int) -> tuple[Image, tuple[int, int]]:
     # A JPEG decoder can leave out most of the work; the box says where the image then lies.
     drafted = opened.draft(None, (target[0] * _GAP, target[1] * _GAP))
     opened.load()
-    if drafted is None:  # ICO, ICNS and TIFF may learn their size, or be turned, only now
-        whole, target = opened.size, _fit(opened.size, size)
-    image = _shrunk(opened, drafted[1] if drafted else (0, 0, *whole), target)
+    image = _shrunk(opened, drafted[1] if drafted else (0, 0, *opened.size), target)
     image = _in_srgb(_in_8_bits(image, opened), opened.info.get("icc_profile"))
     image.info = {}
     turn = _orientation(opened)

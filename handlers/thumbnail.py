@@ -215,8 +215,6 @@ def _encoded(image: Image, kind: str, quality: int, background: tuple[int, ...])
         canvas = module.new("RGB", image.size, background)
         canvas.paste(image.convert("RGB"), mask=image.getchannel("A"))
         image = canvas
-    if kind == "GIF" and image.mode == "RGB":
-        image = image.quantize(256)
     buffer = io.BytesIO()
     if kind == "JPEG":
         image.save(buffer, kind, quality=quality, optimize=True, progressive=True)

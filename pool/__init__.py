@@ -3,8 +3,8 @@
 What applications use is here; docs/architecture.md tells how the rest hangs together.
 """
 
-from pool.errors import DatabaseUnusable, PayloadError, PoolError, UsageError
 from pool.declare import Context, Discard, Handler, JobCancelled, Retry, Snooze, handler
+from pool.errors import DatabaseUnusable, PayloadError, PoolError, UsageError
 from pool.job import Enqueued, Job, Status
 from pool.queue import Queue, Spec
 

@@ -15,13 +15,14 @@ _second: tuple[int, str] = (0, "1970-01-01 00:00:00")
 def utc_text(at: float) -> str:
     """Seconds since the epoch as ``YYYY-MM-DD HH:MM:SS.mmm``, clamped to years that sort as text."""
     global _second
-    whole = int(at)
+    # The small addend is for instants whose float lies just below the millisecond they stand for.
+    whole, thousandths = divmod(int(at * 1000 + 0.001), 1000)
     second = _second
     if whole != second[0]:
-        at = min(max(at, 0.0), LATEST)
-        whole = int(at)
+        if not 0 <= whole <= LATEST:
+            whole, thousandths = 0 if whole < 0 else int(LATEST), 0
         second = _second = (whole, time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(whole)))
-    return f"{second[1]}.{int((at - whole) * 1000):03d}"
+    return f"{second[1]}.{thousandths:03d}"
 
 
 def now_text() -> str:
@@ -44,7 +45,7 @@ def instant(value: datetime | float, name: str = "run_at") -> float:
     """Seconds since the epoch of an aware datetime or a number of seconds since the epoch.
 
     Raises:
-        UsageError: a naive datetime (it names no instant), NaN, or another type.
+        UsageError: a naive datetime (it names no instant), a number past the year 9999 or NaN, or another type.
     """
     if isinstance(value, datetime):
         if value.utcoffset() is None:
@@ -53,7 +54,7 @@ def instant(value: datetime | float, name: str = "run_at") -> float:
                 "give it one, such as datetime.now(UTC)"
             )
         return (value - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(seconds=1)
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value == value:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LATEST:
         return float(value)
     raise UsageError(f"{name} takes an aware datetime or seconds since the epoch, not {value!r}")
 

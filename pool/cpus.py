@@ -21,7 +21,13 @@ def _quotas(root: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup")
     found = []
     for line in _read(membership).splitlines():
         _, controllers, path = line.split(":", 2)
-        base = root if not controllers else f"{root}/cpu,cpuacct" if os.path.isdir(f"{root}/cpu,cpuacct") else f"{root}/cpu"
+        base = (
+            root
+            if not controllers
+            else f"{root}/cpu,cpuacct"
+            if os.path.isdir(f"{root}/cpu,cpuacct")
+            else f"{root}/cpu"
+        )
         if controllers and "cpu" not in controllers.split(","):
             continue
         parts = [part for part in path.split("/") if part and part != ".."]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from pool.clock import duration
 from pool.errors import UsageError
@@ -59,7 +59,7 @@ class Monitor(Protocol):
 class Context:
     """What a running handler may know and say about its job."""
 
-    __slots__ = ("job_id", "type", "attempt", "max_attempts", "_monitor")
+    __slots__ = ("_monitor", "attempt", "job_id", "max_attempts", "type")
 
     def __init__(self, job_id: int, type: str, attempt: int, max_attempts: int, monitor: Monitor) -> None:
         self.job_id = job_id
@@ -107,7 +107,9 @@ class Handler(Generic[P, R]):
         group: int = 1,
     ) -> None:
         if inspect.iscoroutinefunction(function):
-            raise UsageError(f"{function.__qualname__} is async; a handler is an ordinary function (asyncio.run inside)")
+            raise UsageError(
+                f"{function.__qualname__} is async; a handler is an ordinary function (asyncio.run inside)"
+            )
         self.function = function
         self.type = _checked_type(type)
         self.timeout = _seconds(timeout, "timeout")
@@ -143,7 +145,7 @@ class Handler(Generic[P, R]):
         return self.options().enqueue(queue, *args, **kwargs)
 
     def options(self, options: EnqueueOptions | None = None, /, **named: Any) -> Call[P]:
-        """The same with ``key``, ``priority``, ``delay``, ``run_at``, ``max_attempts``, ``timeout`` or ``durable`` set."""
+        """The same with options of ``Queue.enqueue`` set, such as ``key``, ``priority`` or ``delay``."""
         return Call(self, {**(options or {}), **named})
 
     def payload(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -225,7 +227,7 @@ def handler(
             declared.append(made)
         return made
 
-    return decorate
+    return cast(_Decorator, decorate)
 
 
 def _checked_type(type: str) -> str:

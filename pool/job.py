@@ -23,7 +23,8 @@ class Status(StrEnum):
 class Job(NamedTuple):
     """A claimed job. ``worker`` and ``attempts`` together are its lease: every ending is written under both.
 
-    ``payload_text`` is the JSON as stored; ``timeout_seconds`` is the job's own limit, or None for its handler's.
+    ``payload_text`` is the JSON as stored; ``timeout_seconds`` is the job's own limit, or None for its handler's;
+    ``crashes`` counts the workers that died under it.
     """
 
     id: int
@@ -32,6 +33,7 @@ class Job(NamedTuple):
     attempts: int
     max_attempts: int
     timeout_seconds: float | None
+    crashes: int
     worker: str
 
     @property
@@ -83,7 +85,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The handler raised. ``delay`` is seconds until the retry, None for the default; ``permanent`` means dead at once."""
+    """The handler raised. ``delay``: seconds until the retry, None for the default; ``permanent``: dead at once."""
 
     error: str
     traceback: str = ""

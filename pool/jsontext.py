@@ -43,11 +43,12 @@ def load(text: str) -> Json:
         ValueError: the text is not JSON (a stranger wrote it).
     """
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except json.JSONDecodeError:
-        raise
-    except ValueError:
-        return json.loads(text, parse_constant=_refuse_constant, parse_int=lambda digits: int(Decimal(digits)))
+        try:
+            return json.loads(text, parse_constant=_refuse_constant)
+        except json.JSONDecodeError:
+            raise
+        except ValueError:
+            return json.loads(text, parse_constant=_refuse_constant, parse_int=lambda digits: int(Decimal(digits)))
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

@@ -62,22 +62,31 @@ def settle_death(store: Store, death: Death) -> list[Reaped]:
     return ended
 
 
-def adopt(store: Store, now: str, own_pool: int | None) -> list[Reaped]:
+class Adopted(NamedTuple):
+    """Jobs returned, and the tokens of the dead workers that held them or left processes behind."""
+
+    jobs: list[Reaped]
+    tokens: list[str]
+
+
+def adopt(store: Store, now: str, own_pool: int | None) -> Adopted:
     """Return the jobs of workers that are provably dead on this kernel, at once, and forget their pools.
 
     The workers of this very pool are left to its supervisor, which knows how they ended.
     """
     ended: list[Reaped] = []
+    tokens: list[str] = []
     for row in store.rows("workers"):
         if row["pool_id"] == own_pool or not process.is_provably_dead(process.of_row(row)):
             continue
         for job in store.held_by(row["identity"]):
             ended += _hand_back(store, job, now)
         store.change("forget_worker", identity=row["identity"])
+        tokens.append(row["identity"].rpartition(":")[2])
     for row in store.rows("pools"):
         if row["id"] != own_pool and process.is_provably_dead(process.of_row(row)):
             store.change("forget_pool", pool=row["id"])
-    return ended
+    return Adopted(ended, tokens)
 
 
 def _hand_back(store: Store, job: Job, now: str) -> list[Reaped]:
@@ -96,7 +105,7 @@ def expire_leases(store: Store, now: str, lease: float) -> list[Reaped]:
     alive = {row["identity"] for row in store.rows("workers") if _is_alive_here(process.of_row(row))}
     ended = []
     for row in rows:
-        job = Job._make(list(row.values())[:7])
+        job = Job._make(list(row.values())[:8])
         if job.worker in alive:
             continue
         error = f"the lease of {job.worker} was not renewed since {row['locked_at']}"

@@ -281,7 +281,7 @@ def _check_text(value: str, name: str) -> None:
 def _declared_attempts(type: str) -> int:
     for each in reversed(declare.declared):
         if each.type == type:
-            return each.max_attempts
+            return int(each.max_attempts)
     return DEFAULT_MAX_ATTEMPTS
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pool import declare
-from pool.errors import HandlersError
 from pool.declare import Handler
+from pool.errors import HandlersError
 
 GROUP = "jobpool.handlers"
 
@@ -48,7 +48,9 @@ def load(points: Iterable[str], modules: Iterable[str], folder: str) -> Handlers
         with _folder_first(folder, module):
             _import(module, f"--handlers {module}")
         if len(declare.declared) == before and not _declared_in(module):
-            raise HandlersError(f"--handlers {module}: the module declares no handler; decorate one with @handler(type)")
+            raise HandlersError(
+                f"--handlers {module}: the module declares no handler; decorate one with @handler(type)"
+            )
     return by_type(declare.declared)
 
 

@@ -41,7 +41,7 @@ def run(job: Job, handlers: Handlers, monitor: Monitor) -> Outcome:
         return Failed(clip(message_of(retry), ERROR_LIMIT), delay=retry.delay)
     except PayloadError as error:
         return Failed(f"the handler returned what JSON cannot hold: {error}"[:ERROR_LIMIT])
-    except BaseException as error:  # noqa: B036 - a handler may raise anything; the worker lives on
+    except BaseException as error:  # a handler may raise anything; the worker lives on
         return Failed(describe(error), traceback=_traceback_of(error))
 
 
@@ -59,7 +59,7 @@ def message_of(error: BaseException) -> str:
     """The exception's text, storable as UTF-8; a placeholder when its ``__str__`` raises."""
     try:
         text = str(error)
-    except BaseException as second:  # noqa: B036 - it is user code too
+    except BaseException as second:  # it is user code too
         text = f"<its text cannot be had: {type(second).__name__}>"
     return storable(text[: 2 * ERROR_LIMIT])
 
@@ -81,6 +81,6 @@ def _traceback_of(error: BaseException) -> str:
     trace = error.__traceback__.tb_next if error.__traceback__ else None  # our own frame says nothing
     try:
         lines = traceback.format_exception(type(error), error, trace, limit=-100)
-    except BaseException:  # noqa: B036 - odd constructors and __str__ break the formatter as well
+    except BaseException:  # odd constructors and __str__ break the formatter as well
         lines = [*traceback.format_tb(trace, limit=-100), describe(error)]
     return clip(storable("".join(lines)), TRACEBACK_LIMIT)

@@ -74,7 +74,7 @@ class Slot:
         words = self.words
         for _ in range(20):
             version = words[VERSION]
-            seen = Snapshot(State(words[STATE]), *words[JOB:OUTPUT + 1].tolist())
+            seen = Snapshot(State(words[STATE]), *words[JOB : OUTPUT + 1].tolist())
             if not version & 1 and words[VERSION] == version:
                 break
         return seen

@@ -47,7 +47,12 @@ def status(store: Store, at: float | None = None) -> dict[str, Any]:
 def _pool(row: dict[str, Any]) -> dict[str, Any]:
     report = json.loads(row["report"])
     shown = {key: row[key] for key in ("id", "host", "pid", "state", "target", "started_at", "seen_at")}
-    return {**shown, "alive": not is_provably_dead(of_row(row)), "restarts": report.get("restarts", {}), "report": report}
+    return {
+        **shown,
+        "alive": not is_provably_dead(of_row(row)),
+        "restarts": report.get("restarts", {}),
+        "report": report,
+    }
 
 
 def _age(text: str, at: float) -> float | None:
@@ -65,5 +70,5 @@ def _p99_ms(histograms: list[list[int] | None]) -> float | None:
     for bits, count in enumerate(total):
         seen += count
         if count and seen >= wanted:
-            return round(2**bits / 1e6, 3)
+            return round(float(2**bits) / 1e6, 3)
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import logging
@@ -12,7 +13,7 @@ import sqlite3
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import ParamSpec, TypeVar
@@ -82,6 +83,7 @@ class Worker:
         self._jobs_left = assignment.max_jobs or float("inf")
         self._type = ""
         self._saw_cancel = False
+        self._reach = faults_armed()
         self._poll = select.poll()
         self._poll.register(WAKE_FD, select.POLLIN)
 
@@ -92,14 +94,22 @@ class Worker:
 
     def work(self) -> None:
         """Work until told to stop."""
+        reach = self._reach
         self._say(State.IDLE)
         job = self._next()
         while job is not None:
+            if reach is not None:
+                reach("claim")
             outcome = self._run(job)
             self._jobs_left -= 1
             if self._jobs_left <= 0:
                 self._draining = True
-            job = self._settle(job, outcome) or self._next()
+            if reach is not None:
+                reach("before_settle")
+            following = self._settle(job, outcome)
+            if reach is not None:
+                reach("after_settle")
+            job = following or self._next()
         self._say(State.BYE)
 
     def progress(self, done: float, total: float) -> None:
@@ -173,7 +183,11 @@ class Worker:
         words[slot.STATE] = State.BUSY
         words[slot.VERSION] += 1
         setproctitle.setproctitle(f"{self._title} {job.type} #{job.id}")
-        outcome = run(job, self._handlers, self)
+        if job.crashes and job.crashes + 1 >= max_crashes:
+            with _quarantine():
+                outcome = run(job, self._handlers, self)
+        else:
+            outcome = run(job, self._handlers, self)
         while words[slot.CONDEMNED] == job.id:
             # The supervisor is ending this attempt. Its request for the stack interrupts system calls, so C code
             # that hung may have returned as if all were well; that must not count.
@@ -230,6 +244,38 @@ class Worker:
     def _say(self, state: State) -> None:
         self._words[slot.STATE] = state
         os.eventfd_write(NOTIFY_FD, 1)
+
+
+@contextlib.contextmanager
+def _quarantine() -> Iterator[None]:
+    """The last try of a job suspected of killing its workers: should the kernel run out of memory meanwhile, it takes
+    this process first (proc(5), oom_score_adj), not a neighbour, the supervisor, or somebody's database."""
+    former = _oom_score(None)
+    _oom_score("1000")
+    try:
+        yield
+    finally:
+        _oom_score(former)
+
+
+def _oom_score(value: str | None) -> str | None:
+    try:
+        with open("/proc/self/oom_score_adj", "r+" if value is not None else "r") as file:
+            if value is None:
+                return file.read().strip()
+            file.write(value)
+    except OSError as error:
+        log.warning("quarantine: %s", error)
+    return None
+
+
+def faults_armed() -> Callable[[str], None] | None:
+    """The injection points of pool.testing, None unless a test armed them."""
+    if "JOBPOOL_FAULTS" not in os.environ:
+        return None
+    from pool.faults import arm
+
+    return arm()
 
 
 def read_output(fd: int, start: int) -> str:

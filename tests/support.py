@@ -116,15 +116,28 @@ class Result:
         return self
 
 
+#: The command as another user, who may not be able to read this Python: everything is imported before.
+_AS_USER = """
+import os, sys
+import pool.cli
+user = int(sys.argv[1])
+os.setgroups([])
+os.setgid(user)
+os.setuid(user)
+sys.argv = ["pool", *sys.argv[2:]]
+sys.exit(pool.cli.main())
+"""
+
+
 def run_command(
     folder: Path, *arguments: str, stdin: str | bytes = "", env: dict[str, str] | None = None, user: int | None = None
 ) -> Result:
-    """``python -m pool ...`` in a folder, as a user types it."""
+    """``python -m pool ...`` in a folder, as a user types it; ``user`` is who, and takes root."""
+    start = ["-m", "pool"] if user is None else ["-c", _AS_USER, str(user)]
     data = stdin if isinstance(stdin, bytes) else stdin.encode()
     done = subprocess.run(
-        [sys.executable, "-m", "pool", *arguments],
-        cwd=folder, input=data, capture_output=True, timeout=60, env=environment(env), user=user, group=user,
-        extra_groups=None if user is None else [],
+        [sys.executable, *start, *arguments],
+        cwd=folder, input=data, capture_output=True, timeout=60, env=environment(env),
     )  # fmt: skip
     return Result(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 

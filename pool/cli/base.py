@@ -24,7 +24,9 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)?")
 class _Group(click.Group):
     """Suggests the command that was probably meant."""
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -32,7 +34,7 @@ class _Group(click.Group):
 
             near = difflib.get_close_matches(args[0], self.list_commands(ctx), 1)
             if near and "Did you mean" not in error.message:
-                error.message += f" Did you mean {near[0]!r}?"
+                raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", ctx) from None
             raise
 
 
@@ -66,7 +68,7 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="JSON for programs.")(command)
 
 
-class Seconds(click.ParamType):
+class Seconds(click.ParamType[float]):
     """A duration such as ``90``, ``1.5s``, ``10m``, ``2h`` or ``7d``; a plain number is seconds."""
 
     name = "duration"
@@ -80,7 +82,7 @@ class Seconds(click.ParamType):
         return float(match[1]) * _UNITS[match[2] or "s"]
 
 
-class Size(click.ParamType):
+class Size(click.ParamType[int]):
     """An amount of memory such as ``500M`` or ``2G``; a plain number is bytes."""
 
     name = "size"
@@ -94,7 +96,7 @@ class Size(click.ParamType):
         return int(float(match[1]) * 1024 ** "kmgt".index(match[2]) * 1024 if match[2] else float(match[1]))
 
 
-class Instant(click.ParamType):
+class Instant(click.ParamType[datetime]):
     """An instant such as ``2026-12-01T09:00+01:00`` or ``2026-12-01 08:00Z``; without a zone it is refused."""
 
     name = "time"

@@ -29,7 +29,11 @@ def cancel(database: str, as_json: bool, ids: tuple[int, ...]) -> int:
     if as_json:
         say_json({str(job_id): answer for job_id, answer in answers.items()})
     else:
-        words = {"cancelled": "cancelled", "requested": "runs; told to end", None: "nothing to cancel: done, dead, or none"}
+        words = {
+            "cancelled": "cancelled",
+            "requested": "runs; told to end",
+            None: "nothing to cancel: done, dead, or none",
+        }
         for job_id, answer in answers.items():
             say(f"job {job_id}: {words[answer]}")
     return ExitCode.OK if all(answers.values()) else ExitCode.FAILED

@@ -28,7 +28,12 @@ from pool.queue import Queue, Spec
 @click.option("--at", "run_at", type=Instant(), help="Not before that instant: 2026-12-01T09:00+01:00.")
 @click.option("--max-attempts", type=int, help="Tries before it is dead.  [default: 5]")
 @click.option("--timeout", type=Seconds(), help="Limit of one attempt.  [default: the handler's]")
-@click.option("--jsonl", type=click.File("r", encoding="utf-8"), metavar="FILE", help="Many: a JSON object a line with the fields of Spec, or a bare payload when TYPE is given; - reads standard input.")
+@click.option(
+    "--jsonl",
+    type=click.File("r", encoding="utf-8"),
+    metavar="FILE",
+    help="Many: a JSON object a line (type, payload, key …), or bare payloads when TYPE is given; - is standard input.",
+)
 def enqueue(
     database: str,
     as_json: bool,
@@ -60,7 +65,14 @@ def enqueue(
     value = _payload(payload)
     with Queue(database) as queue:
         job = queue.enqueue(
-            type, value, key=key, priority=priority, delay=delay, run_at=run_at, max_attempts=max_attempts, timeout=timeout
+            type,
+            value,
+            key=key,
+            priority=priority,
+            delay=delay,
+            run_at=run_at,
+            max_attempts=max_attempts,
+            timeout=timeout,
         )
     if as_json:
         say_json({"id": job.id, "created": job.created})

@@ -37,7 +37,9 @@ def status(database: str, as_json: bool) -> None:
 @click.option("--status", "wanted", type=click.Choice(STATUSES), help="Only these.  [default: all, newest first]")
 @click.option("--type", "type", metavar="TYPE", help="Only this type.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True)
-@click.option("--before", type=int, default=2**62, help="Only ids below this one, to page through what is newest first.")
+@click.option(
+    "--before", type=int, default=2**62, help="Only ids below this one, to page through what is newest first."
+)
 def list_jobs(database: str, as_json: bool, wanted: str | None, type: str | None, limit: int, before: int) -> None:
     """Jobs, newest first (queued ones by when they are due)."""
     store = Store.open(database, create=False)

@@ -35,8 +35,12 @@ class Item(NamedTuple):
 @click.argument("type")
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
 @click.option("--dest", required=True, metavar="DIR", help="Where results go, in the sources' own folders.")
-@click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="An argument for the handler, such as size=512.")
-@click.option("--include", "patterns", multiple=True, metavar="GLOB", help="In folders, only names like this; may be repeated.")
+@click.option(
+    "--set", "pairs", multiple=True, metavar="KEY=VALUE", help="An argument for the handler, such as size=512."
+)
+@click.option(
+    "--include", "patterns", multiple=True, metavar="GLOB", help="In folders, only names like this; may be repeated."
+)
 @click.option("--suffix", default="", help="Added to results whose name has another one, such as .jpg.")
 @click.option("--run", "run_now", is_flag=True, help="Work them off now, with progress.")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="With --run: worker processes.")
@@ -79,7 +83,14 @@ def map_files(
     if not as_json:
         _say_queued(False, len(items), created, again)
     outcome = work_off(settings, quiet=as_json)
-    return summarize(database, [item.key for item in items], dest, outcome, as_json=as_json)
+    return summarize(
+        database,
+        [item.key for item in items],
+        dest,
+        outcome,
+        unit="images" if type == "thumbnail" else "jobs",
+        as_json=as_json,
+    )
 
 
 def _say_queued(as_json: bool, files: int, created: int, again: int) -> None:
@@ -111,7 +122,7 @@ def _items(
 
 
 def _files(source: str, into: str, patterns: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Absolute path and path below the source of each file, in a stable order; hidden ones and the results are left out."""
+    """Absolute path, and path below the source, of each file in a stable order, without hidden ones and the results."""
     root = os.path.abspath(source)
     if os.path.isfile(root):
         yield _checked(root), os.path.basename(root)
@@ -119,9 +130,7 @@ def _files(source: str, into: str, patterns: tuple[str, ...]) -> Iterator[tuple[
     if not os.path.isdir(root):
         raise UsageError(f"{source}: no such file or folder")
     for folder, folders, names in os.walk(root):
-        folders[:] = sorted(
-            name for name in folders if not name.startswith(".") and os.path.join(folder, name) != into
-        )
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and os.path.join(folder, name) != into)
         for name in sorted(names):
             wanted = not patterns or any(fnmatch.fnmatch(name.lower(), pattern.lower()) for pattern in patterns)
             path = os.path.join(folder, name)
@@ -154,5 +163,3 @@ def _redo_vanished(database: str, items: list[Item]) -> int:
         return sum(store.run_again(job_id, now_text()) for job_id in done)
     finally:
         store.close()
-
-

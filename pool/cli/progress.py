@@ -112,10 +112,14 @@ def _left(store: Store) -> int | None:
         return None
 
 
-def summarize(database: str, keys: list[str], dest: str, outcome: Outcome, *, as_json: bool) -> int:
+def summarize(database: str, keys: list[str], dest: str, outcome: Outcome, *, unit: str, as_json: bool) -> int:
     """Say what became of the jobs with these keys; the exit code: OK only when every one is done."""
     store = Store.open(database)
-    rows = [row for start in range(0, len(keys), 5000) for row in store.rows("by_keys", keys=json.dumps(keys[start : start + 5000]))]
+    rows = [
+        row
+        for start in range(0, len(keys), 5000)
+        for row in store.rows("by_keys", keys=json.dumps(keys[start : start + 5000]))
+    ]
     store.close()
     counts = collections.Counter(row["status"] for row in rows)
     failed = [row for row in rows if row["status"] == "dead" or (row["status"] == "queued" and row["last_error"])]
@@ -125,7 +129,7 @@ def summarize(database: str, keys: list[str], dest: str, outcome: Outcome, *, as
         say_json(_facts(counts["done"], failed, left, outcome, rate, dest))
     else:
         say(
-            f"\n{counts['done']} done ({outcome.done} now, {rate:.1f} images/s in {duration(outcome.seconds)}), "
+            f"\n{counts['done']} done ({outcome.done} now, {rate:.1f} {unit}/s in {duration(outcome.seconds)}), "
             f"{len(failed)} failed{f', {left} left' if left else ''}"
         )
         for row in failed[:50]:
@@ -140,7 +144,9 @@ def summarize(database: str, keys: list[str], dest: str, outcome: Outcome, *, as
     return ExitCode.FAILED if failed or left else ExitCode.OK
 
 
-def _facts(done: int, failed: list[dict[str, Any]], left: int, outcome: Outcome, rate: float, dest: str) -> dict[str, Any]:
+def _facts(
+    done: int, failed: list[dict[str, Any]], left: int, outcome: Outcome, rate: float, dest: str
+) -> dict[str, Any]:
     reasons = [{"id": r["id"], "source": _source(r), "status": r["status"], "error": r["last_error"]} for r in failed]
     return {
         "done": done,

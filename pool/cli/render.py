@@ -43,7 +43,9 @@ def status(database: str, found: dict[str, Any]) -> None:
         line = f"{pool['host']} pid {pool['pid']}: {pool['state']}, {pool['target']} workers"
         table.add_row("pool", printable(line if pool["alive"] else f"{line} (dead)"))
     if not found["pools"]:
-        table.add_row("pool", Text("none is running; start one with: pool run", style="yellow" if found["queue_depth"] else ""))
+        table.add_row(
+            "pool", Text("none is running; start one with: pool run", style="yellow" if found["queue_depth"] else "")
+        )
     console.print(table)
     if found["workers"]:
         _workers(console, found["workers"])
@@ -61,7 +63,9 @@ def _workers(console: Console, workers: list[dict[str, Any]]) -> None:
         table.add_column(name, justify="right" if name in ("pid", "done", "failed") else "left")
     for each in workers:
         job = printable(f"#{each['job']} {each['type']}") if each["job"] else Text("")
-        table.add_row(str(each["number"]), str(each["pid"]), each["state"], job, f"{each['done']:,}", f"{each['failed']:,}")
+        table.add_row(
+            str(each["number"]), str(each["pid"]), each["state"], job, f"{each['done']:,}", f"{each['failed']:,}"
+        )
     console.print()
     console.print(table)
 

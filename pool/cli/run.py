@@ -15,11 +15,17 @@ from pool.supervisor import Supervisor
 
 @group.command("run")
 @database_option
-@click.option("--workers", type=int, default=None, metavar="N", help="Worker processes.  [default: the CPUs it may use]")
-@click.option("--handlers", "modules", multiple=True, metavar="MODULE", help="A module of your handlers; may be repeated.")
+@click.option(
+    "--workers", type=int, default=None, metavar="N", help="Worker processes.  [default: the CPUs it may use]"
+)
+@click.option(
+    "--handlers", "modules", multiple=True, metavar="MODULE", help="A module of your handlers; may be repeated."
+)
 @click.option("--drain", is_flag=True, help="End when nothing is left that could run; exit 1 if an attempt failed.")
 @click.option("--grace", type=Seconds(), default=25, show_default=True, help="Seconds a running job gets after TERM.")
-@click.option("--lease", type=Seconds(), default=600, show_default=True, help="Age at which a foreign worker's lease is lost.")
+@click.option(
+    "--lease", type=Seconds(), default=600, show_default=True, help="Age at which a foreign worker's lease is lost."
+)
 @click.option("--cancel-grace", type=Seconds(), default=5, show_default=True, help="Seconds a cancelled job gets.")
 @click.option("--exclusive", is_flag=True, help="Refuse to run beside another pool on the database (exit 7).")
 @click.option("--max-jobs", type=click.IntRange(1), metavar="N", help="Replace a worker after about N jobs.")
@@ -28,7 +34,13 @@ from pool.supervisor import Supervisor
 @click.option("--hard-memory", type=Size(), metavar="SIZE", help="End the job of a worker above it: 2G.")
 @click.option("--nice", type=int, default=0, metavar="N", help="Niceness added to the workers'.")
 @click.option("--pin", is_flag=True, help="Give each worker a processor of its own.")
-@click.option("--threads", type=int, default=0, metavar="N", help="Threads of numeric libraries (OMP_NUM_THREADS and kin) in a worker; -1 leaves them alone.  [default: processors / workers]")
+@click.option(
+    "--threads",
+    type=int,
+    default=0,
+    metavar="N",
+    help="Threads of numeric libraries (OMP_NUM_THREADS …) in a worker; -1: as it is.  [default: processors / workers]",
+)
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def run(database: str, workers: int | None, log_format: str, **options: Any) -> int:
     """Work off the queue in the foreground.

@@ -76,7 +76,7 @@ class Write:
     busy timeout (sqlite.org/isolation.html, SQLITE_BUSY_SNAPSHOT).
     """
 
-    __slots__ = ("_connection", "_turnstile", "_turn")
+    __slots__ = ("_connection", "_turn", "_turnstile")
 
     def __init__(self, connection: sqlite3.Connection, turnstile: Turnstile | None) -> None:
         self._connection = connection
@@ -92,7 +92,9 @@ class Write:
             self._leave()
             raise
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         connection = self._connection
         try:
             if kind is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -215,7 +214,13 @@ class Store:
         bound = {name: getattr(evidence, name) for name in Evidence.__dataclass_fields__}
         self._execute(
             SQL["record_attempt"],
-            {**bound, "outcome": evidence.outcome.value, "job_id": job.id, "attempt": job.attempts, "worker": job.worker},
+            {
+                **bound,
+                "outcome": evidence.outcome.value,
+                "job_id": job.id,
+                "attempt": job.attempts,
+                "worker": job.worker,
+            },
         )
 
     # mending by hand
@@ -234,7 +239,9 @@ class Store:
                 if not self._execute(SQL["unarchive_copy"], bound).fetchall():
                     return False
             except sqlite3.IntegrityError:
-                raise UsageError(f"job {job_id} cannot leave the archive: another job has its key or its id now") from None
+                raise UsageError(
+                    f"job {job_id} cannot leave the archive: another job has its key or its id now"
+                ) from None
             self._execute(SQL["unarchive_delete"], bound)
             return True
 
@@ -291,7 +298,7 @@ class Store:
         return self._execute(SQL[statement], bound).fetchall()
 
     def data_version(self) -> int:
-        """A number that differs whenever another connection has committed (sqlite.org/pragma.html#pragma_data_version)."""
+        """A number that changes when another connection has committed (sqlite.org/pragma.html#pragma_data_version)."""
         return int(self._execute("PRAGMA data_version").fetchall()[0][0])
 
 

@@ -62,15 +62,32 @@ def next_deadline(seen: Snapshot) -> float:
 
 @dataclass(slots=True)
 class RestartBudget:
-    """Deaths of workers that no job explains: per slot for the pause before the next, in all for DEGRADED."""
+    """Deaths of workers that no job explains.
+
+    Per number they lengthen the pause before its next worker, until one completes a job or lives for a minute. In all
+    they make the pool DEGRADED, but only while nothing gets done: where jobs complete, workers can work, and whoever
+    kills idle ones (an operator, an experiment) must not stop the others.
+    """
 
     _in_a_row: dict[int, int] = field(default_factory=dict)
     _deaths: deque[float] = field(default_factory=deque)
+    _settled_in_all: int = 0
 
-    def died(self, number: int, now: float, lived: float, settled: int) -> float:
-        """Record a death; seconds to wait before that slot's next worker."""
+    def died(self, number: int, now: float, lived: float, settled: int, settled_in_all: int = 0) -> float:
+        """Record a death; seconds to wait before that number's next worker.
+
+        Args:
+            number: the worker's.
+            now: monotonic seconds.
+            lived: seconds it lived.
+            settled: attempts it settled.
+            settled_in_all: attempts the pool settled since it began.
+        """
         if settled or lived >= STEADY_SECONDS:
             self._in_a_row[number] = 0
+        if settled_in_all > self._settled_in_all:
+            self._settled_in_all = settled_in_all
+            self._deaths.clear()
         count = self._in_a_row.get(number, 0)
         self._in_a_row[number] = count + 1
         self._deaths.append(now)

@@ -76,9 +76,7 @@ class Child:
         for fd in (self._output, self._dump):
             fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
         try:
-            self.pid = _spawn(
-                assignment, environment, (page, self._wake, notify_fd, self._dump, self._output)
-            )
+            self.pid = _spawn(assignment, environment, (page, self._wake, notify_fd, self._dump, self._output))
             self.pidfd = os.pidfd_open(self.pid)
             self.slot = Slot(page)
         finally:
@@ -195,9 +193,7 @@ class Child:
         name = signal.Signals(-code).name if code < 0 and -code in signal.valid_signals() else None
         if code < 0 and name is None:
             name = f"signal {-code}"
-        return Exit(
-            None if code < 0 else code, name, usage.ru_maxrss * 1024, round(usage.ru_utime + usage.ru_stime, 6)
-        )
+        return Exit(None if code < 0 else code, name, usage.ru_maxrss * 1024, round(usage.ru_utime + usage.ru_stime, 6))
 
     def show_stack(self) -> None:
         """Have it write its stacks; they appear among its output."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import json
 import os
@@ -22,6 +23,7 @@ from pool.maintenance import Death, Reaped
 from pool.settings import PoolSettings
 from pool.store import Store
 from pool.store.sqlite import connect
+from pool.supervisor.strays import end_marked
 
 BUSY_SECONDS = 1.0
 #: How soon a commit of a writer who does not ring is noticed; each look costs some 20 µs.
@@ -71,7 +73,9 @@ class Database(threading.Thread):
     process, which runs no user code, keeps its own.
     """
 
-    def __init__(self, settings: PoolSettings, owner: Owner, post: Callable[[Callable[[], None]], None], emit: Emit) -> None:
+    def __init__(
+        self, settings: PoolSettings, owner: Owner, post: Callable[[Callable[[], None]], None], emit: Emit
+    ) -> None:
         super().__init__(name="database", daemon=True)
         self._settings = settings
         self._owner = owner
@@ -92,6 +96,8 @@ class Database(threading.Thread):
         self._looked_at = 0.0
         self._wal_level = 0
         self._low_space = ""
+        self._ahead = time.time() - time.monotonic()
+        self._leapt: list[tuple[float, float]] = []
         self._reload_at: str | None = None
         self._next_order = float("inf")
         self._passed = Orders(None, False, "", ())
@@ -106,9 +112,17 @@ class Database(threading.Thread):
 
     # for the loop
 
-    def adopt(self) -> list[Reaped]:
-        """Return the jobs of provably dead pools; called before the thread starts and the first worker is spawned."""
-        return maintenance.adopt(self._store, now_text(), self.pool_id)
+    def adopt(self) -> None:
+        """Return the jobs of provably dead pools, and end what those jobs left running.
+
+        Called before the thread starts and the first worker is spawned, and by the thread now and then."""
+        adopted = maintenance.adopt(self._store, now_text(), self.pool_id)
+        for pid in end_marked(adopted.tokens):
+            self._emit(Event("stray ended", WARNING, {"pid": pid, "detail": "left behind by a job of a dead pool"}))
+        for each in adopted.jobs:
+            self._emit(Event("job adopted", INFO, {"job": each.job_id, "status": each.status, "detail": each.why}))
+        if adopted.jobs:
+            self._look()
 
     def settle_death(self, death: Death, then: Callable[[list[Reaped]], None]) -> None:
         """Return what a dead worker held; ``then`` is called in the loop's thread with what became of it."""
@@ -131,7 +145,11 @@ class Database(threading.Thread):
 
     def stop(self, seconds: float) -> None:
         """Finish the requests, forget the pool, and end; whatever a locked database holds up is left to adoption."""
-        self._submit(lambda store: store.change("forget_pool", pool=self.pool_id) and None)
+
+        def request(store: Store) -> None:
+            store.change("forget_pool", pool=self.pool_id)
+
+        self._submit(request)
         self._stopping = True
         os.eventfd_write(self._event, 1)
         self.join(seconds)
@@ -152,10 +170,8 @@ class Database(threading.Thread):
             idle = self._owner.look().idle > 0 or self._settings.drain
             poll.poll(max(0.0, self._pause(idle) * 1000))
             rang = self._doorbell.hush()
-            try:
+            with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._event)
-            except BlockingIOError:
-                pass
             self._sweep(self._notice, rang)
             now = time.monotonic()
             for entry in self._sweeps:
@@ -250,12 +266,22 @@ class Database(threading.Thread):
 
     def _reap(self) -> None:
         now = now_text()
-        ended = maintenance.adopt(self._store, now, self.pool_id)
-        ended += maintenance.expire_leases(self._store, now, self._settings.lease)
+        self.adopt()
+        ended = maintenance.expire_leases(self._store, now, self._settings.lease + self._leaps())
         for each in ended:
             self._emit(Event("job returned", WARNING, {"job": each.job_id, "status": each.status, "detail": each.why}))
         if ended:
             self._look()
+
+    def _leaps(self) -> float:
+        """Seconds the wall clock leapt ahead of the monotonic one within a lease: no lease is stale because of them."""
+        now = time.monotonic()
+        ahead = time.time() - now
+        if ahead - self._ahead > 1:
+            self._leapt.append((now, ahead - self._ahead))
+        self._ahead = ahead
+        self._leapt = [leap for leap in self._leapt if now - leap[0] <= self._settings.lease]
+        return sum(seconds for _, seconds in self._leapt)
 
     def _renew(self) -> None:
         maintenance.renew_leases(self._store, self._owner.look().identities, now_text())
@@ -304,7 +330,9 @@ class Database(threading.Thread):
             for row in store.rows("pools"):
                 if (exclusive or row["exclusive"]) and not process.is_provably_dead(process.of_row(row)):
                     which = "--exclusive" if exclusive else "it is exclusive"
-                    raise ExclusiveRefused(f"a pool runs on {store.path} already ({row['host']} pid {row['pid']}; {which})")
+                    raise ExclusiveRefused(
+                        f"a pool runs on {store.path} already ({row['host']} pid {row['pid']}; {which})"
+                    )
             return int(store.execute("register_pool", **me, **bound)[0][0])
 
 

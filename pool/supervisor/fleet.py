@@ -180,8 +180,9 @@ class Fleet:
         """Kill what jobs of ended workers left behind."""
         living = set(self.children)
         tokens = {child.identity.rpartition(":")[2] for child in self.children.values()}
-        for pid in end_strays(living, living, tokens):
-            self._emit(Event("stray ended", WARNING, {"pid": pid, "detail": "a process that a job left behind"}))
+        if ended := end_strays(living, living, tokens):
+            facts = {"pids": ",".join(map(str, ended)), "detail": "processes that a job left behind"}
+            self._emit(Event("strays ended", WARNING, facts))
 
     def reap_strangers(self) -> None:
         """Reap orphans that became our children; workers are reaped in ``_on_exit`` alone, for their exit status."""
@@ -206,7 +207,9 @@ class Fleet:
     @property
     def signature(self) -> object:
         """Differs when there is something new to report."""
-        states = tuple((child.pid, child.ready, child.retiring, child.slot.snapshot()[:2]) for child in self.children.values())
+        states = tuple(
+            (child.pid, child.ready, child.retiring, child.slot.snapshot()[:2]) for child in self.children.values()
+        )
         return (self.counts, self.target, self.paused, states)
 
     def close(self) -> None:
@@ -242,7 +245,7 @@ class Fleet:
         except OSError as error:  # no process, descriptor or memory to be had: a death before birth
             self._emit(Event("cannot spawn", ERROR, {"worker": number, "detail": str(error)}))
             now = time.monotonic()
-            self._spawn_at[number] = now + max(1.0, self.budget.died(number, now, 0, 0))
+            self._spawn_at[number] = now + max(1.0, self.budget.died(number, now, 0, 0, 0))
             return None
         if settings.max_age:
             child.retire_at = child.spawned_at + settings.max_age * random.uniform(1.0, 1.1)
@@ -342,7 +345,9 @@ class Fleet:
         if self.stopping:
             return
         if child.replaces is not None and not child.ready:
-            self._emit(Event("reload failed", ERROR, {"detail": f"the old workers go on; the new one: {_why(child, exit)}"}))
+            self._emit(
+                Event("reload failed", ERROR, {"detail": f"the old workers go on; the new one: {_why(child, exit)}"})
+            )
             self._reloading.clear()
             return
         if not child.ready and not self.ever_ready:
@@ -357,7 +362,7 @@ class Fleet:
             return
         now = time.monotonic()
         lived, settled = now - child.spawned_at, sum(child.slot.settled())
-        delay = 0.0 if explained else self.budget.died(child.number, now, lived, settled)
+        delay = 0.0 if explained else self.budget.died(child.number, now, lived, settled, sum(self.counts))
         self._spawn_at.setdefault(child.number, now + delay)
         self._spawn_due()
 
@@ -379,5 +384,3 @@ def _environment(settings: PoolSettings) -> dict[str, str]:
 def living(children: dict[int, Child]) -> Iterator[Child]:
     """Those that are not being ended; from another thread, a moment's view."""
     return (child for child in list(children.values()) if child.ladder is None)
-
-

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Collection
 
+from pool import process
 from pool.supervisor.child import MARK
 
 
@@ -33,14 +34,33 @@ def end_strays(known: Collection[int], living: Collection[int], tokens: Collecti
     ended = []
     for pid in children_of(os.getpid()) - set(known):
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            if os.getsid(pid) in living or _mark_of(pid) in tokens:
-                continue
+            if process.start_time(pid) is None or os.getsid(pid) in living or mark_of(pid) in tokens:
+                continue  # a zombie, or a living worker's business
             os.kill(pid, signal.SIGKILL)  # our own child, not reaped: the pid cannot be another's
             ended.append(pid)
     return ended
 
 
-def _mark_of(pid: int) -> str:
+def end_marked(tokens: Collection[str]) -> list[int]:
+    """Kill processes that jobs of dead workers left behind when their supervisor died too, and could not.
+
+    The pidfd is opened before the mark is read, so what is killed is what was looked at.
+    """
+    ended = []
+    for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()] if tokens else []:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            pidfd = os.pidfd_open(pid)
+            try:
+                if mark_of(pid) in tokens:
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                    ended.append(pid)
+            finally:
+                os.close(pidfd)
+    return ended
+
+
+def mark_of(pid: int) -> str:
+    """The token of the worker whose job started a process, empty for none."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
         for entry in file.read().split(b"\0"):
             name, _, value = entry.partition(b"=")

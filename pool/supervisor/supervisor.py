@@ -25,6 +25,7 @@ from pool.supervisor.fleet import Fleet, living
 from pool.supervisor.loop import Loop
 from pool.supervisor.signals import Signals
 from pool.supervisor.systemd import Notifier
+from pool.worker import faults_armed
 
 #: How often the loop looks at its workers while one is busy, and while all are idle.
 TICK_SECONDS, IDLE_TICK_SECONDS = 0.05, 0.5
@@ -58,6 +59,7 @@ class Supervisor:
         self._reported: object = None
         self._fleet: Fleet | None = None
         self._systemd = Notifier()
+        faults_armed()  # a test may move our clock
 
     def run(self) -> ExitCode:
         """Run the pool until a signal, ``--drain``, or an error that more workers would not mend ends it.
@@ -96,8 +98,7 @@ class Supervisor:
         _close_on_exec()
         process.become_subreaper()
         self._database = Database(self._settings, self, self._loop.post, self._emit)
-        for each in self._database.adopt():
-            self._emit(Event("job adopted", INFO, {"job": each.job_id, "status": each.status, "detail": each.why}))
+        self._database.adopt()
         self._fleet = fleet = Fleet(self._settings, self._database.pool_id, self._loop, self, self._emit)
         facts = {"database": self._settings.database, "workers": fleet.target, "pid": os.getpid()}
         self._emit(Event("pool started", INFO, facts))
@@ -293,7 +294,9 @@ class Supervisor:
             "failed": failed,
             "restarts": dict(fleet.restarts),
             "paused": fleet.paused,
-            "write_latency_ns_by_bits": [sum(each) for each in zip(*(c.slot.latencies() for c in children), strict=True)],
+            "write_latency_ns_by_bits": [
+                sum(each) for each in zip(*(c.slot.latencies() for c in children), strict=True)
+            ],
             "workers": [_worker_facts(child) for child in children],
         }
         self._systemd.status(f"{self._state}: {fleet.target} workers, {done} done, {failed} failed")

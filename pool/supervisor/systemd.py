@@ -48,6 +48,9 @@ class Notifier:
     def _send(self, message: str) -> None:
         if not self._address:
             return
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out:
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out,
+        ):
             out.setblocking(False)
             out.sendto(message.encode(), self._address)

@@ -39,7 +39,7 @@ WHERE status = 'queued' AND id = coalesce(
              WHERE status = 'queued' AND priority = level.priority AND run_at <= :now
              ORDER BY run_at, id LIMIT 1) AS due
      FROM level WHERE due IS NOT NULL LIMIT 1))
-RETURNING id, type, payload, attempts, max_attempts, timeout_seconds, locked_by;
+RETURNING id, type, payload, attempts, max_attempts, timeout_seconds, crashes, locked_by;
 
 -- name: renew
 -- A lease kept fresh by hand.

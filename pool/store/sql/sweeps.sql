@@ -2,7 +2,7 @@
 
 -- name: held_by
 -- What a worker holds.
-SELECT id, type, payload, attempts, max_attempts, timeout_seconds, locked_by FROM jobs
+SELECT id, type, payload, attempts, max_attempts, timeout_seconds, crashes, locked_by FROM jobs
 WHERE status = 'running' AND locked_by = :worker;
 
 -- name: holders
@@ -15,7 +15,7 @@ UPDATE jobs SET locked_at = :now WHERE status = 'running' AND locked_by = :worke
 
 -- name: stale_leases
 -- Jobs whose lease was not renewed since :before; who holds them decides the rest.
-SELECT id, type, payload, attempts, max_attempts, timeout_seconds, locked_by, locked_at FROM jobs
+SELECT id, type, payload, attempts, max_attempts, timeout_seconds, crashes, locked_by, locked_at FROM jobs
 WHERE status = 'running' AND (locked_at IS NULL OR locked_at < :before);
 
 -- name: expire

@@ -1,0 +1,256 @@
+"""How long ended jobs are kept, and the step by which old ones are deleted and the file shrinks."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pool.clock import parse_utc, utc_text
+from pool.errors import UsageError
+from pool.store import SQL, Row, Store
+
+#: Rows deleted in one transaction at most, and seconds after which it ends even so: a claim waits no longer.
+ROWS, HOLD_SECONDS = 500, 0.02
+#: Jobs looked at in one step at most, and seconds for it: rows with large payloads take longer to read.
+LOOKS, LOOK_SECONDS = 5_000, 0.05
+#: Free pages are handed back to the file system while they are more than this share of the file, and this many:
+#: below it they are used again anyhow.
+FREE_SHARE, FREE_PAGES = 0.25, 4_096
+#: Pages handed back in one transaction, a third of a millisecond's work.
+SHRINK_PAGES = 64
+
+_DAY = 86_400.0
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": _DAY, "w": 7 * _DAY}
+_DEFAULT: dict[str, float | None] = {"done": 7 * _DAY, "dead": None, "archive": 90 * _DAY}
+_OUTCOMES = tuple(_DEFAULT)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Seconds for which ended jobs are kept, by outcome (``done``, ``dead``, ``archive``); None is for ever.
+
+    ``by_type`` goes before ``default``. Done jobs go after 7 days and archived ones after 90; dead ones stay until a
+    person has seen to them.
+    """
+
+    default: dict[str, float | None] = field(default_factory=lambda: dict(_DEFAULT))
+    by_type: dict[tuple[str, str], float | None] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, rules: Iterable[str]) -> Policy:
+        """The defaults, changed by rules such as ``done=7d``, ``thumbnail.done=1d``, ``dead=never``.
+
+        Raises:
+            UsageError: names every rule that cannot be read.
+        """
+        policy, faults = cls(), []
+        for rule in rules:
+            try:
+                type, outcome, seconds = _parse_rule(rule)
+            except UsageError as error:
+                faults.append(str(error))
+                continue
+            if type:
+                policy.by_type[type, outcome] = seconds
+            else:
+                policy.default[outcome] = seconds
+        if faults:
+            raise UsageError("; ".join(faults))
+        return policy
+
+    def keep(self, type: str, outcome: str) -> float | None:
+        """Seconds for which a job of that type is kept after that outcome; None for ever."""
+        return self.by_type.get((type, outcome), self.default[outcome])
+
+    def shortest(self, *outcomes: str) -> float | None:
+        """The shortest time for which any job with one of these outcomes is kept; None when all are kept for ever."""
+        given = [self.default[outcome] for outcome in outcomes]
+        given += [seconds for (_, outcome), seconds in self.by_type.items() if outcome in outcomes]
+        return min((seconds for seconds in given if seconds is not None), default=None)
+
+
+class Place(NamedTuple):
+    """Where the next step goes on: after this job, and after this archived one."""
+
+    job: int = 0
+    archived_at: str = ""
+    archived: int = 0
+
+
+class Swept(NamedTuple):
+    """What a step did, where the next one goes on, and whether there is more to do than can wait for the next round."""
+
+    jobs: int
+    archived: int
+    pages: int
+    place: Place
+    more: bool
+
+
+_START = Place()
+
+
+def sweep(store: Store, policy: Policy, now: str, place: Place = _START) -> Swept:
+    """One bounded step: look at some thousands of jobs, delete at most ROWS rows of expired ones, shrink the file.
+
+    Call it every few seconds with the place the last one returned, and again after some 50 ms while it says ``more``.
+    Several processes may sweep one database: each deletion asks anew, in its transaction, whether the job is expired.
+
+    Args:
+        now: UTC text.
+        place: where the last step ended; the beginning at first.
+    """
+    jobs, after, more_jobs = _sweep_jobs(store, policy, now, place.job)
+    archived, last, more_archived = _sweep_archive(store, policy, now, place)
+    pages = shrink(store)
+    return Swept(jobs, archived, pages, Place(after, *last), more_jobs or more_archived or pages > 0)
+
+
+def shrink(store: Store, pages: int = SHRINK_PAGES) -> int:
+    """Hand free pages at the end of the file back to the file system when there are many; how many were.
+
+    Nothing for a database not made by jobpool, where auto_vacuum is off (sqlite.org/pragma.html#pragma_auto_vacuum).
+    """
+    free = int(store.value("free_pages"))
+    if free < FREE_PAGES or free < FREE_SHARE * int(store.value("all_pages")) or int(store.value("vacuum_mode")) != 2:
+        return 0
+    pages = min(pages, free - FREE_PAGES)
+    with store.transaction():
+        store.connection.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
+    return pages
+
+
+class Deleted(NamedTuple):
+    """How many jobs a transaction deleted, and which of those it was given are left for the next."""
+
+    jobs: int
+    left: list[int]
+
+
+def delete(store: Store, statement: str, still: Callable[[], list[int]]) -> Deleted:
+    """Delete ended jobs and the evidence of their attempts, in one transaction of at most ROWS rows or HOLD_SECONDS.
+
+    Args:
+        statement: ``purge_job`` or ``purge_archived``.
+        still: asked in the transaction for the ids of those that may go.
+    """
+    began, deleted, rows = time.monotonic(), 0, ROWS
+    with store.transaction():
+        going = still()
+        for index, job_id in enumerate(going):
+            if deleted and (rows <= 0 or time.monotonic() - began > HOLD_SECONDS):
+                return Deleted(deleted, going[index:])
+            before = store.connection.total_changes
+            store.execute("purge_attempts", id=job_id, most=rows)
+            rows -= store.connection.total_changes - before
+            if rows <= 0:
+                return Deleted(deleted, going[index:])
+            store.execute(statement, id=job_id)
+            deleted, rows = deleted + 1, rows - 1
+    return Deleted(deleted, [])
+
+
+def _sweep_jobs(store: Store, policy: Policy, now: str, after: int) -> tuple[int, int, bool]:
+    """Walk the jobs by id, as there is no index of ended ones by their end. Jobs are created in the order of their
+    ids, so where all seen are younger than any that may go, the walk begins anew."""
+    shortest = policy.shortest("done", "dead")
+    if shortest is None:
+        return 0, 0, False
+    at = parse_utc(now)
+    youngest = utc_text(at - shortest)
+    rows, whole = _look(store, "walk_jobs", {"after": after})
+    expired: dict[tuple[str, str], list[int]] = {}
+    found, old = 0, False
+    for job_id, type, status, created_at, updated_at in rows:
+        after = job_id
+        old |= created_at < youngest
+        keep = policy.keep(type, status) if status in _OUTCOMES else None
+        if keep is not None and updated_at < (before := utc_text(at - keep)):
+            expired.setdefault((status, before), []).append(job_id)
+            found += 1
+            if found == ROWS:
+                whole = False
+                break
+    if not found:
+        return 0, 0 if whole or not old else after, False
+
+    def still() -> list[int]:
+        groups = expired.items()
+        return sorted(
+            job_id
+            for (status, before), ids in groups
+            for job_id in _ids(store, "still_expired", ids, status=status, before=before)
+        )
+
+    done = delete(store, "purge_job", still)
+    place = done.left[0] - 1 if done.left else 0 if whole else after
+    return done.jobs, place, bool(done.left) or not whole
+
+
+def _sweep_archive(store: Store, policy: Policy, now: str, place: Place) -> tuple[int, tuple[str, int], bool]:
+    """Walk the archived jobs in the order in which they came there."""
+    shortest = policy.shortest("archive")
+    if shortest is None:
+        return 0, ("", 0), False
+    at = parse_utc(now)
+    bound = {"before": utc_text(at - shortest), "at": place.archived_at, "after": place.archived}
+    rows, whole = _look(store, "walk_archive", bound)
+    expired: list[int] = []
+    last = ("", 0)
+    for job_id, type, archived_at in rows:
+        keep = policy.keep(type, "archive")
+        if keep is not None and archived_at < utc_text(at - keep):
+            if len(expired) == ROWS:
+                whole = False
+                break
+            expired.append(job_id)
+        last = (archived_at, job_id)
+    if not expired:
+        return 0, ("", 0) if whole else last, False
+    done = delete(store, "purge_archived", lambda: _ids(store, "still_archived", expired, before=bound["before"]))
+    if done.left:
+        return done.jobs, (place.archived_at, place.archived), True
+    return done.jobs, ("", 0) if whole else last, not whole
+
+
+def _look(store: Store, statement: str, bound: Row) -> tuple[list[tuple[Any, ...]], bool]:
+    """Rows until there are enough or it took long enough, and whether these were all.
+
+    The cursor is closed before anything is written: a transaction that began with an old read fails at once."""
+    rows: list[tuple[Any, ...]] = []
+    give_up = time.monotonic() + LOOK_SECONDS
+    cursor = store.connection.execute(SQL[statement], bound)
+    try:
+        for row in cursor:
+            if len(rows) == LOOKS or (rows and time.monotonic() > give_up):
+                return rows, False
+            rows.append(row)
+    finally:
+        cursor.close()
+    return rows, True
+
+
+def _ids(store: Store, statement: str, ids: list[int], **bound: object) -> list[int]:
+    return [row[0] for row in store.execute(statement, ids=json.dumps(ids), **bound)]
+
+
+def _parse_rule(rule: str) -> tuple[str, str, float | None]:
+    name, equals, text = rule.strip().rpartition("=")
+    type, _, outcome = name.rpartition(".")
+    if not equals or not outcome:
+        raise UsageError(f"{rule!r} is no retention rule; write done=7d, thumbnail.done=1d or dead=never")
+    if outcome not in _OUTCOMES:
+        near = difflib.get_close_matches(outcome, _OUTCOMES, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise UsageError(f"{rule!r}: jobs are kept by {', '.join(_OUTCOMES)}, not {outcome!r}{hint}")
+    if text == "never":
+        return type, outcome, None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
+    if not match:
+        raise UsageError(f"{rule!r}: {text!r} is not a time to keep jobs; write 12h, 7d, 4w or never")
+    return type, outcome, float(match[1]) * _UNITS[match[2]]
