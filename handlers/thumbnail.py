@@ -51,9 +51,7 @@ def thumbnail(
 ) -> dict[str, str | int]:
     """Make a thumbnail as a job; see `make_thumbnail`. Raises Discard for what can never work."""
     try:
-        return make_thumbnail(
-            source, dest, size, quality=quality, background=background, max_pixels=max_pixels
-        )
+        return make_thumbnail(source, dest, size, quality=quality, background=background, max_pixels=max_pixels)
     except Refused as reason:
         raise Discard(str(reason)) from reason
 
@@ -120,8 +118,10 @@ def _check(
         raise Refused(f"source and dest are the same file, {source!r}")
     if former and stat.S_ISDIR(former.st_mode):
         raise Refused(f"cannot write {dest!r}: it is a directory")
-    from PIL import ImageColor
-
+    try:
+        from PIL import ImageColor
+    except ImportError as error:
+        raise RuntimeError("thumbnails need Pillow: pip install 'jobpool[thumbnails]'") from error
     try:
         return kind, ImageColor.getrgb(background)[:3]
     except (ValueError, TypeError, AttributeError):
@@ -129,11 +129,13 @@ def _check(
 
 
 def _stat(path: str) -> os.stat_result | None:
+    if not isinstance(path, str):  # a number would be taken for an open file of this process
+        raise Refused(f"{path!r} cannot be the name of a file")
     try:
         return os.stat(path)
     except FileNotFoundError:
         return None
-    except (TypeError, ValueError):
+    except ValueError:
         raise Refused(f"{path!r} cannot be the name of a file") from None
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):

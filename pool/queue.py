@@ -8,6 +8,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, Self, TypedDict, cast
@@ -16,6 +17,7 @@ from pool import declare, doorbell, jsontext, process
 from pool.clock import duration, instant, now_text, utc_text
 from pool.errors import UsageError
 from pool.job import DEFAULT_MAX_ATTEMPTS, Completed, Enqueued, Failed, Job, NewJob
+from pool.runner import ERROR_LIMIT, clip, describe, storable
 from pool.store import Store, enqueue_on
 from pool.store.sqlite import DEFAULT_BUSY_SECONDS
 
@@ -26,6 +28,8 @@ Durability = Literal["normal", "full"]
 #: Rows in one transaction of enqueue_many: far past the point where a commit's cost matters, and short enough
 #: (some 20 ms) that nobody waits long for the lock.
 CHUNK = 5_000
+#: Seconds (some thirty years) that stand for any longer timeout: a worker counts nanoseconds in 64 bits.
+LONGEST_TIMEOUT = 1e9
 
 
 class EnqueueOptions(TypedDict, total=False):
@@ -36,7 +40,7 @@ class EnqueueOptions(TypedDict, total=False):
     delay: float | timedelta | None
     run_at: datetime | None
     max_attempts: int | None
-    timeout: float | None
+    timeout: float | timedelta | None
     durable: Durability | None
 
 
@@ -50,11 +54,12 @@ class Spec(NamedTuple):
     delay: float | timedelta | None = None
     run_at: datetime | None = None
     max_attempts: int | None = None
-    timeout: float | None = None
+    timeout: float | timedelta | None = None
 
 
 class Queue:
-    """A durable queue in one SQLite file. Safe to share between threads; after a fork it opens the file anew.
+    """A durable queue in one SQLite file. Safe to share between threads, and to use on both sides of a fork: its file
+    is closed before and opened anew after. Do the same with connections of your own (sqlite.org/howtocorrupt.html).
 
     Args:
         path: the database file, made on first use.
@@ -73,33 +78,45 @@ class Queue:
         durable: Durability = "normal",
         busy_seconds: float = DEFAULT_BUSY_SECONDS,
     ) -> None:
-        self.path = os.fspath(path)
+        self.path = os.fsdecode(path)
+        self._file = self.path if self.path == ":memory:" else os.path.abspath(self.path)
         self._durable = _checked_durability(durable)
         self._busy_seconds = busy_seconds
         self._lock = threading.RLock()
+        self._store: Store | None = None
+        self._closed = False
         self._pid = 0
-        self._store = self._opened()
+        self._opened()
+        _queues.add(self)
 
     def _opened(self) -> Store:
-        """The store, opened anew in a forked child: no SQLite handle crosses a fork (sqlite.org/howtocorrupt.html).
-
-        The parent's is left open there on purpose: closing it would drop the parent's locks."""
+        """The store, opened anew on both sides of a fork: no SQLite handle may cross one."""
         pid = os.getpid()
+        if self._closed:
+            raise sqlite3.ProgrammingError(f"this queue on {self.path} is closed")
         if self._pid != pid:
-            if self._pid:
+            if self._store is not None and self._file != ":memory:":
+                # A fork that ran no hooks of Python's. Closing the parent's handle here could harm the parent.
                 _abandoned.append(self._store)
-                self._lock = threading.RLock()
-            self._store = Store.open(self.path, busy_seconds=self._busy_seconds)
-            self._doorbell = doorbell.Caller(self.path)
+                self._store = None
             self._worker = process.identity(pid, process.mint_token())
             self._pid = pid
+        if self._store is None:
+            self._store = Store.open(self._file, busy_seconds=self._busy_seconds)
+            self._doorbell = doorbell.Caller(self._file)
         return self._store
+
+    def _shut(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+            self._doorbell.close()
 
     def close(self) -> None:
         """Close the database. The queue cannot be used afterwards."""
         with self._lock:
-            self._opened().close()
-            self._doorbell.close()
+            self._shut()
+            self._closed = True
 
     def __enter__(self) -> Self:
         return self
@@ -119,7 +136,7 @@ class Queue:
         delay: float | timedelta | None = None,
         run_at: datetime | None = None,
         max_attempts: int | None = None,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
         durable: Durability | None = None,
         connection: sqlite3.Connection | None = None,
     ) -> Enqueued:
@@ -133,7 +150,7 @@ class Queue:
             delay: seconds, or a timedelta, until it may run. Not together with ``run_at``.
             run_at: an aware datetime from which it may run.
             max_attempts: tries before it is dead; by default the handler's, where it is known here, or 5.
-            timeout: seconds one attempt may take; by default the handler's.
+            timeout: seconds, or a timedelta, one attempt may take; by default the handler's.
             durable: for this job alone, see :class:`Queue`.
             connection: a connection of your own to the same file, in a transaction of your own: the job is
                 there when, and only when, you commit.
@@ -160,6 +177,8 @@ class Queue:
         Takes an iterator of any length, ``chunk`` rows in a transaction. Returns how many were new (a key that
         is there already creates nothing). A bad item raises; the chunks before it are stored, its own is not.
         """
+        if chunk < 1:
+            raise UsageError(f"chunk takes a whole number from 1, not {chunk!r}")
         created = 0
         rows = (_from_item(job) for job in jobs)
         for part in _chunks(rows, chunk):
@@ -187,7 +206,7 @@ class Queue:
 
     def fail(self, job: Job, error: str | BaseException, *, delay: float | timedelta | None = None) -> bool:
         """Record a failed attempt: retried after ``delay`` (attempts² minutes by default), or dead when used up."""
-        line = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        line = clip(storable(error), ERROR_LIMIT) if isinstance(error, str) else describe(error)
         outcome = Failed(line, delay=None if delay is None else duration(delay))
         with self._lock:
             return _warn_if_lost(job, self._opened().settle(job, outcome, now_text()))
@@ -230,6 +249,37 @@ class Queue:
 
 #: Stores of a forked child's parent, kept so that nothing closes them.
 _abandoned: list[Store] = []
+_queues: weakref.WeakSet[Queue] = weakref.WeakSet()
+_forking: list[Queue] = []
+
+
+def _before_fork() -> None:
+    """Close every queue's file, with no thread in the middle of a call.
+
+    A child that inherits an open file inherits SQLite's belief that its locks are held, and they are not: once the
+    parent closes its own, the log is deleted under the child, whose commits are lost (sqlite.org/howtocorrupt.html,
+    section 2.6). A connection of the child's own does not help: it shares what SQLite knows of the file.
+    """
+    _forking.extend(_queues)
+    for queue in _forking:
+        queue._lock.acquire()
+        if queue._file != ":memory:":
+            queue._shut()
+
+
+def _after_fork_in_parent() -> None:
+    while _forking:
+        _forking.pop()._lock.release()
+
+
+def _after_fork_in_child() -> None:
+    """The locks may be held by threads that do not exist here."""
+    _forking.clear()
+    for queue in _queues:
+        queue._lock = threading.RLock()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
 def new_job(
@@ -240,7 +290,7 @@ def new_job(
     delay: float | timedelta | None = None,
     run_at: datetime | None = None,
     max_attempts: int | None = None,
-    timeout: float | None = None,
+    timeout: float | timedelta | None = None,
 ) -> NewJob:
     """The row of a job to be, checked. Raises as :meth:`Queue.enqueue` does."""
     now = now_text()
@@ -253,8 +303,10 @@ def new_job(
         raise UsageError(f"max_attempts takes a whole number from 1, not {max_attempts!r}")
     if priority != 0 and (not isinstance(priority, int) or not -(2**31) <= priority < 2**31):
         raise UsageError(f"priority takes a whole number (lower runs first), not {priority!r}")
-    if timeout is not None and duration(timeout, "timeout") == 0:
-        raise UsageError("timeout=0 would end the job at once; leave it out for the handler's own")
+    if timeout is not None:
+        timeout = min(duration(timeout, "timeout"), LONGEST_TIMEOUT)
+        if timeout == 0:
+            raise UsageError("timeout=0 would end the job at once; leave it out for the handler's own")
     due = now if delay is None and run_at is None else _due(delay, run_at)
     text = "{}" if payload is None else jsontext.dump(payload)
     return NewJob(type, text, key, int(priority), due, max_attempts, timeout, now)

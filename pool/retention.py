@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,8 +21,8 @@ LOOKS, LOOK_SECONDS = 5_000, 0.05
 #: Free pages are handed back to the file system while they are more than this share of the file, and this many:
 #: below it they are used again anyhow.
 FREE_SHARE, FREE_PAGES = 0.25, 4_096
-#: Pages handed back in one transaction, a third of a millisecond's work.
-SHRINK_PAGES = 64
+#: Seconds of one such transaction, which is run only while no job is due.
+SHRINK_SECONDS = 0.005
 
 _DAY = 86_400.0
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": _DAY, "w": 7 * _DAY}
@@ -107,52 +107,55 @@ def sweep(store: Store, policy: Policy, now: str, place: Place = _START) -> Swep
     """
     jobs, after, more_jobs = _sweep_jobs(store, policy, now, place.job)
     archived, last, more_archived = _sweep_archive(store, policy, now, place)
-    pages = shrink(store)
+    pages = 0 if store.value("due_count", now=now, most=1) else shrink(store)
     return Swept(jobs, archived, pages, Place(after, *last), more_jobs or more_archived or pages > 0)
 
 
-def shrink(store: Store, pages: int = SHRINK_PAGES) -> int:
+def shrink(store: Store, seconds: float = SHRINK_SECONDS) -> int:
     """Hand free pages at the end of the file back to the file system when there are many; how many were.
 
-    Nothing for a database not made by jobpool, where auto_vacuum is off (sqlite.org/pragma.html#pragma_auto_vacuum).
+    Bounded by time, as each costs up to half a millisecond: SQLite searches its list of free pages for it. Nothing
+    for a database that was not made by jobpool and has no auto_vacuum (sqlite.org/pragma.html#pragma_auto_vacuum).
     """
     free = int(store.value("free_pages"))
     if free < FREE_PAGES or free < FREE_SHARE * int(store.value("all_pages")) or int(store.value("vacuum_mode")) != 2:
         return 0
-    pages = min(pages, free - FREE_PAGES)
+    freed, give_up = 0, time.monotonic() + seconds
     with store.transaction():
-        store.connection.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
-    return pages
+        # One by one: the sqlite3 module ends a statement without columns after its first step, which frees one page.
+        while freed < free and time.monotonic() < give_up:
+            store.execute("free_page")
+            freed += 1
+    return freed
 
 
-class Deleted(NamedTuple):
-    """How many jobs a transaction deleted, and which of those it was given are left for the next."""
+class Acted(NamedTuple):
+    """Which jobs a transaction changed, and which of those it was given are left for the next one."""
 
-    jobs: int
+    done: list[int]
     left: list[int]
 
 
-def delete(store: Store, statement: str, still: Callable[[], list[int]]) -> Deleted:
-    """Delete ended jobs and the evidence of their attempts, in one transaction of at most ROWS rows or HOLD_SECONDS.
+def delete(store: Store, ids: list[int], *, archived: bool) -> Acted:
+    """Delete jobs and the evidence of their attempts within a transaction, at most ROWS rows or for HOLD_SECONDS.
 
-    Args:
-        statement: ``purge_job`` or ``purge_archived``.
-        still: asked in the transaction for the ids of those that may go.
+    Only done and dead jobs go, or with ``archived`` those in the archive.
     """
-    began, deleted, rows = time.monotonic(), 0, ROWS
-    with store.transaction():
-        going = still()
-        for index, job_id in enumerate(going):
-            if deleted and (rows <= 0 or time.monotonic() - began > HOLD_SECONDS):
-                return Deleted(deleted, going[index:])
-            before = store.connection.total_changes
-            store.execute("purge_attempts", id=job_id, most=rows)
-            rows -= store.connection.total_changes - before
-            if rows <= 0:
-                return Deleted(deleted, going[index:])
-            store.execute(statement, id=job_id)
-            deleted, rows = deleted + 1, rows - 1
-    return Deleted(deleted, [])
+    statement = "purge_archived" if archived else "purge_job"
+    began, rows = time.monotonic(), ROWS
+    done: list[int] = []
+    for index, job_id in enumerate(ids):
+        if done and (rows <= 0 or time.monotonic() - began > HOLD_SECONDS):
+            return Acted(done, ids[index:])
+        before = store.connection.total_changes
+        store.execute("purge_attempts", id=job_id, most=rows)
+        rows -= store.connection.total_changes - before
+        if rows <= 0:
+            return Acted(done, ids[index:])
+        store.execute(statement, id=job_id)
+        done.append(job_id)
+        rows -= 1
+    return Acted(done, [])
 
 
 def _sweep_jobs(store: Store, policy: Policy, now: str, after: int) -> tuple[int, int, bool]:
@@ -187,9 +190,9 @@ def _sweep_jobs(store: Store, policy: Policy, now: str, after: int) -> tuple[int
             for job_id in _ids(store, "still_expired", ids, status=status, before=before)
         )
 
-    done = delete(store, "purge_job", still)
-    place = done.left[0] - 1 if done.left else 0 if whole else after
-    return done.jobs, place, bool(done.left) or not whole
+    with store.transaction():
+        done, left = delete(store, still(), archived=False)
+    return len(done), left[0] - 1 if left else 0 if whole else after, bool(left) or not whole
 
 
 def _sweep_archive(store: Store, policy: Policy, now: str, place: Place) -> tuple[int, tuple[str, int], bool]:
@@ -212,10 +215,11 @@ def _sweep_archive(store: Store, policy: Policy, now: str, place: Place) -> tupl
         last = (archived_at, job_id)
     if not expired:
         return 0, ("", 0) if whole else last, False
-    done = delete(store, "purge_archived", lambda: _ids(store, "still_archived", expired, before=bound["before"]))
-    if done.left:
-        return done.jobs, (place.archived_at, place.archived), True
-    return done.jobs, ("", 0) if whole else last, not whole
+    with store.transaction():
+        done, left = delete(store, _ids(store, "still_archived", expired, before=bound["before"]), archived=True)
+    if left:
+        return len(done), (place.archived_at, place.archived), True
+    return len(done), ("", 0) if whole else last, not whole
 
 
 def _look(store: Store, statement: str, bound: Row) -> tuple[list[tuple[Any, ...]], bool]:

@@ -28,6 +28,7 @@ from pool.registry import Handlers
 from pool.runner import run, storable
 from pool.slot import Slot, State
 from pool.store import Store
+from pool.store.sqlite import is_transient
 
 #: Descriptors the supervisor hands over at exec, after standard input, output and error.
 SLOT_FD, WAKE_FD, NOTIFY_FD, DUMP_FD, OUTPUT_FD = 3, 4, 5, 6, 7
@@ -344,10 +345,10 @@ def _set_limits(assignment: Assignment) -> None:
 
 def _opened(assignment: Assignment, identity: str) -> Store:
     """The store, with this worker on record before its first claim: what it holds can be traced to a process."""
-    store = Store.open(assignment.database, busy_seconds=BUSY_SECONDS, create=False)
     me = process.this_process()
     while True:
         try:
+            store = Store.open(assignment.database, busy_seconds=BUSY_SECONDS, create=False)
             store.change(
                 "register_worker",
                 identity=identity,
@@ -361,7 +362,9 @@ def _opened(assignment: Assignment, identity: str) -> Store:
                 now=now_text(),
             )
             return store
-        except sqlite3.OperationalError as error:
+        except (sqlite3.OperationalError, DatabaseUnusable) as error:
+            if not is_transient(error):
+                raise
             log.warning("cannot register: %s; trying again", error)
             time.sleep(0.2)
 

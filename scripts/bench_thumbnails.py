@@ -27,12 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 def main() -> int:
     """Print a line for each photo size and one for the worst; with --json, what `measure` returns."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split(":")[0])
-    parser.add_argument(
-        "--repeats", type=int, default=5, metavar="N", help="processes of each kind (default: 5)"
-    )
-    parser.add_argument(
-        "--progressive", action="store_true", help="progressive JPEGs, which take more memory"
-    )
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="processes of each kind (default: 5)")
+    parser.add_argument("--progressive", action="store_true", help="progressive JPEGs, which take more memory")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--step", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -55,9 +51,7 @@ def main() -> int:
     return 0
 
 
-def measure(
-    megapixels: tuple[int, ...] = MEGAPIXELS, *, repeats: int = 5, progressive: bool = False
-) -> dict[str, Any]:
+def measure(megapixels: tuple[int, ...] = MEGAPIXELS, *, repeats: int = 5, progressive: bool = False) -> dict[str, Any]:
     """Ratios of ours to naive: speed (more is better), memory and whole_memory (less is better).
 
     Returns {"speed", "memory", "whole_memory": the worst of all photos, "photos": [{"megapixels",
@@ -122,9 +116,7 @@ def _step(kind: str, source: str, dest: str) -> None:
         with Image.open(path) as opened:
             whole = opened.convert("RGB")
         scale = SIZE / max(whole.size)
-        small = whole.resize(
-            (round(whole.width * scale), round(whole.height * scale)), Image.Resampling.LANCZOS
-        )
+        small = whole.resize((round(whole.width * scale), round(whole.height * scale)), Image.Resampling.LANCZOS)
         small.save(dest, quality=85)
 
     tiny = dest + "-tiny.jpg"
@@ -158,13 +150,9 @@ def _paint(megapixels: int, path: str, progressive: bool) -> None:
     height = round((megapixels * 1e6 / 1.5) ** 0.5)
     size = (round(height * 1.5), height)
     chance = random.Random(megapixels)
-    soft = Image.frombytes("RGB", (24, 16), chance.randbytes(24 * 16 * 3)).resize(
-        size, Image.Resampling.BICUBIC
-    )
+    soft = Image.frombytes("RGB", (24, 16), chance.randbytes(24 * 16 * 3)).resize(size, Image.Resampling.BICUBIC)
     side = 512
-    tile = Image.frombytes("RGB", (side, side), chance.randbytes(side * side * 3)).point(
-        lambda value: value // 6
-    )
+    tile = Image.frombytes("RGB", (side, side), chance.randbytes(side * side * 3)).point(lambda value: value // 6)
     grain = Image.new("RGB", size)
     for top in range(0, size[1], side):
         for left in range(0, size[0], side):

@@ -31,8 +31,16 @@ from pool.supervisor.child import MARK
 
 HERE = Path(__file__).resolve().parent
 KINDS = (
-    ["plain"] * 60 + ["retry"] * 6 + ["snooze"] * 4 + ["discard"] * 2 + ["print"] * 4 + ["close-database"] * 8
-    + ["stray"] * 3 + ["exit"] * 3 + ["segv"] * 1 + ["hang"] * 1
+    ["plain"] * 60
+    + ["retry"] * 6
+    + ["snooze"] * 4
+    + ["discard"] * 2
+    + ["print"] * 4
+    + ["close-database"] * 8
+    + ["stray"] * 3
+    + ["exit"] * 3
+    + ["segv"] * 1
+    + ["hang"] * 1
 )
 WAL_LIMIT = 256 << 20
 
@@ -306,12 +314,19 @@ class Chaos:
             breach(f"{len(unrun)} jobs are done that never ran to their end, such as {unrun[:3]}")
         if (verdict := execute("PRAGMA integrity_check").fetchall()) != [("ok",)]:
             breach(f"integrity_check: {verdict[:3]}")
-        left = execute("SELECT count(*) FROM workers").fetchone()[0] + execute("SELECT count(*) FROM pools").fetchone()[0]
+        left = (
+            execute("SELECT count(*) FROM workers").fetchone()[0] + execute("SELECT count(*) FROM pools").fetchone()[0]
+        )
         if left:
             breach(f"{left} rows of ended pools and workers are left")
         store.close()
         self.check_leftovers()
-        return {"jobs": len(rows), "runs": sum(starts.values()), "extra": sum(starts.values()) - len(starts), "dead": len(dead)}
+        return {
+            "jobs": len(rows),
+            "runs": sum(starts.values()),
+            "extra": sum(starts.values()) - len(starts),
+            "dead": len(dead),
+        }
 
     def check_leftovers(self) -> None:
         """No process of the run, no zombie of ours, no stray file, no growing number of descriptors."""
@@ -380,7 +395,9 @@ def workspace(options: argparse.Namespace) -> Iterator[Path]:
     """A folder for the run; a small tmpfs where the disk is to be filled and we may mount one."""
     folder = Path(tempfile.mkdtemp(prefix="pool-chaos-"))
     libc = ctypes.CDLL(None, use_errno=True)
-    mounted = "disk-full" in options.faults and libc.mount(b"tmpfs", bytes(folder), b"tmpfs", 0, b"size=400m,mode=700") == 0
+    mounted = (
+        "disk-full" in options.faults and libc.mount(b"tmpfs", bytes(folder), b"tmpfs", 0, b"size=400m,mode=700") == 0
+    )
     if "disk-full" in options.faults and not mounted:
         options.faults.remove("disk-full")
         print("disk-full left out: mounting a small tmpfs needs root", file=sys.stderr)

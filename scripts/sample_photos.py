@@ -181,9 +181,7 @@ def _point_up(draw: ImageDraw.ImageDraw, size: tuple[int, int], text: str) -> No
     width, height = size
     unit, middle = min(size) / 10, width / 2
     tip = height * 0.05
-    draw.polygon(
-        [(middle, tip), (middle - unit, tip + unit), (middle + unit, tip + unit)], fill=(220, 30, 30)
-    )
+    draw.polygon([(middle, tip), (middle - unit, tip + unit), (middle + unit, tip + unit)], fill=(220, 30, 30))
     draw.rectangle((middle - unit / 3, tip + unit, middle + unit / 3, tip + 3 * unit), fill=(220, 30, 30))
     font = ImageFont.load_default(size=unit)
     place = (middle, tip + 3.6 * unit)

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("PIL")
-from PIL import Image, ImageChops, ImageCms, ImageFile, ImageStat
+from PIL import Image, ImageChops, ImageCms, ImageFile, ImageStat, UnidentifiedImageError
 
 import handlers.thumbnail
 from handlers.thumbnail import Refused, make_thumbnail, thumbnail
@@ -93,15 +93,12 @@ def assert_upright_quarters(image: Image.Image) -> None:
         assert near(found, wanted, 12), corners
 
 
-def png_bytes(
-    width: int, height: int, bits: int, kind: int, rows: bytes, *chunks: tuple[bytes, bytes]
-) -> bytes:
+def png_bytes(width: int, height: int, bits: int, kind: int, rows: bytes, *chunks: tuple[bytes, bytes]) -> bytes:
     """A PNG that Pillow itself would not write."""
     header = struct.pack(">IIBBBBB", width, height, bits, kind, 0, 0, 0)
     parts = [(b"IHDR", header), *chunks, (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-        for name, data in parts
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts
     )
 
 
@@ -117,9 +114,7 @@ def refusal(source: Path | str, dest: Path, **options: Any) -> str:
     with pytest.raises(Discard) as caught:
         thumbnail(str(source), str(dest), **options)
     assert not dest.exists()
-    assert not dest.parent.is_dir() or not [
-        each for each in os.listdir(dest.parent) if each.endswith(".part")
-    ]
+    assert not dest.parent.is_dir() or not [each for each in os.listdir(dest.parent) if each.endswith(".part")]
     return str(caught.value)
 
 
@@ -194,9 +189,7 @@ def test_every_exif_orientation_comes_out_upright(tmp_path: Path, orientation: i
 )
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
 def test_malformed_exif_does_not_stop_a_thumbnail(tmp_path: Path, exif: bytes, suffix: str) -> None:
-    assert_upright_quarters(
-        result(saved(tmp_path / f"in.{suffix}", quarters(), exif=exif), tmp_path / "out.png")
-    )
+    assert_upright_quarters(result(saved(tmp_path / f"in.{suffix}", quarters(), exif=exif), tmp_path / "out.png"))
 
 
 @pytest.mark.parametrize(
@@ -210,9 +203,7 @@ def test_malformed_exif_does_not_stop_a_thumbnail(tmp_path: Path, exif: bytes, s
     ],
     ids=["0", "9", "65535", "text", "6.5"],
 )
-def test_an_impossible_orientation_counts_as_upright(
-    tmp_path: Path, kind: int, count: int, value: bytes
-) -> None:
+def test_an_impossible_orientation_counts_as_upright(tmp_path: Path, kind: int, count: int, value: bytes) -> None:
     exif = b"Exif\0\0II*\0\x08\0\0\0\1\0" + struct.pack("<HHI", 0x0112, kind, count) + value.ljust(8, b"\0")
     report = make_thumbnail(saved(tmp_path / "in.jpg", quarters(), exif=exif), str(tmp_path / "out.png"))
     assert (report["source_width"], report["source_height"]) == (1600, 1200)
@@ -359,9 +350,7 @@ def test_a_grey_profile_is_applied_and_the_image_stays_grey(tmp_path: Path) -> N
     entry = data.index(b"kTRC")
     curve = int.from_bytes(data[entry + 4 : entry + 8], "big")
     assert data[curve : curve + 4] == b"para"
-    data[curve + 8 : curve + 16] = struct.pack(
-        ">HHI", 0, 0, 1 << 16
-    )  # a gamma of 1, so twice as light in sRGB
+    data[curve + 8 : curve + 16] = struct.pack(">HHI", 0, 0, 1 << 16)  # a gamma of 1, so twice as light in sRGB
     source = saved(tmp_path / "in.jpg", Image.new("L", (200, 100), 128), icc_profile=bytes(data))
     made = result(source, tmp_path / "out.png")
     assert made.mode == "L" and near(colour(made), (188, 188, 188), 2)
@@ -415,9 +404,7 @@ def test_floats_that_are_no_numbers_do_not_stop_a_thumbnail(tmp_path: Path) -> N
     ],
     ids=["white is zero", "signed", "12 bits"],
 )
-def test_tiffs_of_odd_depths_are_scaled(
-    tmp_path: Path, more: dict[int, int], pixels: bytes, wanted: int
-) -> None:
+def test_tiffs_of_odd_depths_are_scaled(tmp_path: Path, more: dict[int, int], pixels: bytes, wanted: int) -> None:
     tags = {256: 20, 257: 10, 259: 1, 273: 512, 277: 1, 278: 10, 279: len(pixels), **more}
     (tmp_path / "in.tif").write_bytes(tiff_bytes(tags, pixels))
     assert near(colour(result(str(tmp_path / "in.tif"), tmp_path / "out.png")), (wanted,) * 3, 1)
@@ -426,6 +413,10 @@ def test_tiffs_of_odd_depths_are_scaled(
 def test_grey_multiplied_by_its_alpha_is_restored(tmp_path: Path) -> None:
     tags = {256: 20, 257: 10, 258: 8, 259: 1, 262: 1, 273: 512, 277: 2, 278: 10, 279: 400, 338: 1}
     (tmp_path / "in.tif").write_bytes(tiff_bytes(tags, b"\x40\x80" * 200))
+    try:
+        Image.open(tmp_path / "in.tif").close()
+    except UnidentifiedImageError:
+        pytest.skip("this Pillow cannot read such a TIFF")
     assert near(colour(result(str(tmp_path / "in.tif"), tmp_path / "out.png")), (128, 128, 128, 128), 1)
 
 
@@ -552,12 +543,8 @@ def test_an_image_is_never_converted_whole(tmp_path: Path, mode: str, most: floa
     image = Image.frombytes(mode, (side, side), line[: {"P": 4000, "1": 500, "RGBA": 16_000}[mode]] * side)
     if mode == "P":
         image.putpalette([value // 3 for value in range(768)])
-    source = saved(
-        tmp_path / "in.png", image, compress_level=1, **({"transparency": 3} if mode == "P" else {})
-    )
-    peak = (
-        "int(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1]) * 1024"
-    )
+    source = saved(tmp_path / "in.png", image, compress_level=1, **({"transparency": 3} if mode == "P" else {}))
+    peak = "int(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1]) * 1024"
     done = run(
         f"import sys; from PIL import Image; Image.init(); import handlers.thumbnail as h; before = {peak};"
         f"h.make_thumbnail(sys.argv[1], sys.argv[1] + '.jpg'); print({peak} - before)",
@@ -636,6 +623,32 @@ def test_what_is_no_image_file_is_refused_with_its_name(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("source", [0, True, None, ["in.jpg"], b"in.jpg"])
+def test_a_source_that_is_no_text_is_refused(tmp_path: Path, source: Any) -> None:
+    with pytest.raises(Discard, match="cannot be the name of a file"):
+        thumbnail(source, str(tmp_path / "out.jpg"))
+
+
+def test_an_image_that_does_not_fit_into_memory_is_refused(tmp_path: Path) -> None:
+    source = saved(tmp_path / "in.png", Image.new("RGB", (8000, 8000)), compress_level=1)
+    done = run(
+        "import resource, sys; from PIL import Image; from handlers.thumbnail import Refused, make_thumbnail\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))\n"
+        "try: make_thumbnail(*sys.argv[1:])\n"
+        "except Refused as reason: print(reason)",
+        source,
+        str(tmp_path / "out.jpg"),
+    )
+    assert "in.png' needs more memory" in done.stdout, done.stderr
+
+
+def test_without_pillow_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = saved(tmp_path / "in.jpg", quarters())
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(RuntimeError, match=r"pip install 'jobpool\[thumbnails\]'"):
+        thumbnail(source, str(tmp_path / "out.jpg"))
+
+
 def test_postscript_is_not_run(tmp_path: Path) -> None:
     Image.new("RGB", (10, 10)).save(tmp_path / "in.eps")
     (tmp_path / "in.eps").rename(tmp_path / "in.jpg")
@@ -649,9 +662,7 @@ def test_damaged_bytes_give_a_thumbnail_or_a_reason(tmp_path: Path, suffix: str)
     for _ in range(60):
         data = bytearray(good)
         for _ in range(chance.choice((1, 2, 8))):
-            data[chance.randrange(min(len(data), chance.choice((100, 100_000))))] = chance.choice(
-                (0, 255, 128, 7)
-            )
+            data[chance.randrange(min(len(data), chance.choice((100, 100_000))))] = chance.choice((0, 255, 128, 7))
         (tmp_path / "in").write_bytes(data)
         try:
             thumbnail(str(tmp_path / "in"), str(tmp_path / "out.jpg"))
@@ -727,9 +738,7 @@ def test_what_is_not_the_images_fault_is_raised_as_it_is(
     ids=str,
 )
 def test_an_option_that_can_never_work_is_refused_by_name(tmp_path: Path, options: dict[str, Any]) -> None:
-    assert next(iter(options)) in refusal(
-        saved(tmp_path / "in.jpg", quarters()), tmp_path / "out.jpg", **options
-    )
+    assert next(iter(options)) in refusal(saved(tmp_path / "in.jpg", quarters()), tmp_path / "out.jpg", **options)
 
 
 @pytest.mark.parametrize("name", ["out.bmp", "out", "out.jpg.exe", ".jpg"])
@@ -805,9 +814,7 @@ def test_no_metadata_is_copied(tmp_path: Path, suffix: str) -> None:
         assert not {"exif", "xmp", "comment", "icc_profile"} & made.info.keys()
 
 
-def test_missing_folders_are_made_and_relative_paths_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_folders_are_made_and_relative_paths_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(tmp_path / "in.jpg", quarters())
     monkeypatch.chdir(tmp_path)
     make_thumbnail("in.jpg", "a/b/out.jpg")
@@ -875,14 +882,12 @@ def test_two_jobs_for_one_dest_never_mix(tmp_path: Path) -> None:
         make_thumbnail(source, str(tmp_path / "out.png"))
         whole.add((tmp_path / "out.png").read_bytes())
     code = (
-        "import sys; from handlers.thumbnail import make_thumbnail\n"
-        "for _ in range(100): make_thumbnail(*sys.argv[1:])"
+        "import sys; from handlers.thumbnail import make_thumbnail\nfor _ in range(100): make_thumbnail(*sys.argv[1:])"
     )
     root = str(Path(handlers.thumbnail.__file__).parent.parent)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
     writers = [
-        subprocess.Popen([sys.executable, "-c", code, source, str(tmp_path / "out.png")], env=env)
-        for source in sources
+        subprocess.Popen([sys.executable, "-c", code, source, str(tmp_path / "out.png")], env=env) for source in sources
     ]
     while any(writer.poll() is None for writer in writers):
         assert (tmp_path / "out.png").read_bytes() in whole

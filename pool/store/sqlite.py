@@ -146,6 +146,13 @@ def connect(path: str, *, busy_seconds: float = DEFAULT_BUSY_SECONDS, create: bo
     return connection
 
 
+def is_transient(error: BaseException) -> bool:
+    """Whether trying again later may help: the database is locked, the disk full or ailing."""
+    cause = error.__cause__ if isinstance(error, DatabaseUnusable) else error
+    code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+
+
 def _prepare(connection: sqlite3.Connection) -> None:
     execute = connection.execute
     # Both without effect on a database that has pages already.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import setproctitle
 
@@ -17,6 +18,7 @@ from pool.events import INFO, WARNING, Emit, Event
 from pool.maintenance import Death, Reaped
 from pool.settings import MAX_WORKERS, PoolSettings
 from pool.slot import State
+from pool.store.sqlite import is_transient
 from pool.supervisor.bounds import GIVE_UP_SECONDS
 from pool.supervisor.child import Child, Exit
 from pool.supervisor.database import Database, Look, Orders
@@ -33,6 +35,11 @@ REPORT_SECONDS, CHANGED_REPORT_SECONDS = 5.0, 0.5
 #: A gap between two looks longer than this means that we were stopped or starved: deadlines move by it.
 GAP_SECONDS = 1.5
 EXIT_SECONDS = 5.0
+#: How long a pool waits at its start for a database that is locked or has no space.
+START_SECONDS = 60.0
+ENDING = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGQUIT))
+
+T = TypeVar("T")
 
 
 class PoolState(StrEnum):
@@ -97,16 +104,32 @@ class Supervisor:
     def _start(self) -> Fleet:
         _close_on_exec()
         process.become_subreaper()
-        self._database = Database(self._settings, self, self._loop.post, self._emit)
-        self._database.adopt()
+        self._database = self._patiently(lambda: Database(self._settings, self, self._loop.post, self._emit))
+        self._patiently(self._database.adopt)
         self._fleet = fleet = Fleet(self._settings, self._database.pool_id, self._loop, self, self._emit)
         facts = {"database": self._settings.database, "workers": fleet.target, "pid": os.getpid()}
         self._emit(Event("pool started", INFO, facts))
         self._ready_at = time.monotonic()
         self._title()
-        fleet.scale(fleet.target)
+        if self._state != PoolState.STOPPING:
+            fleet.scale(fleet.target)
         self._database.start()
         return fleet
+
+    def _patiently(self, step: Callable[[], T]) -> T:
+        """A first step that the database may refuse for a while: it is locked, or its disk is full."""
+        give_up = time.monotonic() + START_SECONDS
+        told = False
+        while True:
+            try:
+                return step()
+            except (sqlite3.OperationalError, DatabaseUnusable) as error:
+                if not is_transient(error) or time.monotonic() > give_up or self._state == PoolState.STOPPING:
+                    raise
+                if not told:
+                    told = True
+                    self._emit(Event("database not ready", WARNING, {"detail": f"{error}; trying again"}))
+                self._loop.turn(0.2)
 
     def _turn(self, fleet: Fleet) -> None:
         self._loop.turn(self._pause_before_next(fleet))
@@ -188,6 +211,8 @@ class Supervisor:
     def _on_signals(self, signals: Iterable[signal.Signals]) -> None:
         fleet = self._fleet
         if fleet is None:
+            if not ENDING.isdisjoint(signals):
+                self._state = PoolState.STOPPING  # before the first worker: nothing to drain
             return
         for number in signals:
             if number in (signal.SIGTERM, signal.SIGINT):

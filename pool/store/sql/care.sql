@@ -217,3 +217,7 @@ PRAGMA page_count;
 
 -- name: vacuum_mode
 PRAGMA auto_vacuum;
+
+-- name: free_page
+-- One page of the end of the file goes back to the file system.
+PRAGMA incremental_vacuum(1);
