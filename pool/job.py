@@ -34,6 +34,8 @@ class Job(NamedTuple):
     max_attempts: int
     timeout_seconds: float | None
     crashes: int
+    run_at: str
+    priority: int
     worker: str
 
     @property

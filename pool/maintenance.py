@@ -105,7 +105,7 @@ def expire_leases(store: Store, now: str, lease: float) -> list[Reaped]:
     alive = {row["identity"] for row in store.rows("workers") if _is_alive_here(process.of_row(row))}
     ended = []
     for row in rows:
-        job = Job._make(list(row.values())[:8])
+        job = Job._make(list(row.values())[:10])
         if job.worker in alive:
             continue
         error = f"the lease of {job.worker} was not renewed since {row['locked_at']}"

@@ -12,19 +12,25 @@ import os
 from enum import IntEnum
 from typing import NamedTuple
 
-SIZE = 4096
+SIZE = 28 * 1024
 
 # The worker's words.
 STATE, VERSION, JOB, ATTEMPT, STARTED, DEADLINE, STALL, MOVED, OUTPUT = range(9)
-DONE, FAILED, PONG = 9, 10, 11
+DONE, FAILED, PONG, TALLY = range(9, 13)
 PROGRESS_DONE, PROGRESS_TOTAL = 14, 15  # thousandths
 MAX_CRASHES = 16
 LATENCY = 20  # 40 buckets: writes whose nanoseconds have that many bits
 LATENCY_BUCKETS = 40
 # The supervisor's words.
 ORDERS, PING, CANCEL, CONDEMNED = 64, 65, 66, 67
-# Bytes: the type of the current job, for titles and the live views.
-_TYPE, _TYPE_SIZE = 1024, 128
+# From here on a tally for each job type, in words: its name, how long its runs and its waits took (counts by the bits
+# of their microseconds), and how its attempts ended. The last one takes the types for which there is no room.
+_TALLIES, _TALLY_SIZE, _TALLY_COUNT = 512, 128, 24
+_NAME_BYTES = 128
+RUN, WAIT, TALLY_DONE, TALLY_FAILED = 16, 57, 98, 99
+DURATION_BUCKETS = 41
+LONGEST = 2**40 - 1
+OTHERS = "(others)"
 
 #: Bits of ORDERS.
 DRAIN = 1
@@ -61,6 +67,7 @@ class Slot:
     def __init__(self, fd: int) -> None:
         self._page = mmap.mmap(fd, SIZE)
         self.words = memoryview(self._page).cast("q")
+        self._tallies: dict[str, int] = {}
 
     @staticmethod
     def create_fd() -> int:
@@ -79,15 +86,33 @@ class Slot:
                 break
         return seen
 
+    def tally(self, type: str) -> int:
+        """The first word of a job type's tally, made on first use. Only the worker calls this."""
+        found = self._tallies.get(type)
+        if found is None:
+            place = min(len(self._tallies), _TALLY_COUNT - 1)
+            found = self._tallies[type] = _TALLIES + place * _TALLY_SIZE
+            raw = (type if place < _TALLY_COUNT - 1 else OTHERS).encode(errors="replace")[:_NAME_BYTES]
+            self._page[found * 8 : found * 8 + len(raw)] = raw
+        return found
+
+    def _name(self, word: int) -> str:
+        return bytes(self._page[word * 8 : word * 8 + _NAME_BYTES]).rstrip(b"\0").decode(errors="replace")
+
     @property
     def type(self) -> str:
         """The type of the job that runs, as far as it fits."""
-        return bytes(self._page[_TYPE : _TYPE + _TYPE_SIZE]).rstrip(b"\0").decode(errors="replace")
+        return self._name(self.words[TALLY]) if self.words[TALLY] else ""
 
-    @type.setter
-    def type(self, value: str) -> None:
-        raw = value.encode(errors="replace")[:_TYPE_SIZE]
-        self._page[_TYPE : _TYPE + _TYPE_SIZE] = raw.ljust(_TYPE_SIZE, b"\0")
+    def tallies(self) -> dict[str, list[int]]:
+        """By job type: the words of its tally from RUN on."""
+        found = {}
+        for place in range(_TALLY_COUNT):
+            word = _TALLIES + place * _TALLY_SIZE
+            if not (name := self._name(word)):
+                break
+            found[name] = self.words[word + RUN : word + TALLY_FAILED + 1].tolist()
+        return found
 
     def settled(self) -> tuple[int, int]:
         """Jobs done and attempts failed since the worker began."""

@@ -21,7 +21,7 @@ from typing import ParamSpec, TypeVar
 import setproctitle
 
 from pool import process, registry, slot
-from pool.clock import now_text, utc_text
+from pool.clock import now_text, parse_utc, utc_text
 from pool.errors import DatabaseUnusable, ExitCode, PoolError
 from pool.job import DEFAULT_MAX_CRASHES, Cancelled, Completed, Failed, Job, Outcome
 from pool.registry import Handlers
@@ -39,6 +39,8 @@ OUTPUT_LIMIT = 64 * 1024
 BUSY_SECONDS = 2.0
 #: An idle worker looks for itself this often, should no wake-up reach it.
 IDLE_SECONDS = 5.0
+#: How long a group of jobs runs before its ends are written and what is not begun goes back.
+GROUP_NANOSECONDS = 10_000_000
 _BACKOFF_LIMIT = 1.0
 
 log = logging.getLogger("pool.worker")
@@ -71,18 +73,24 @@ class Assignment:
 
 
 class Worker:
-    """The loop ``claim -> run -> settle``, and what it tells its supervisor through the slot."""
+    """The loop ``claim -> run -> settle``, and what it tells its supervisor through the slot.
+
+    It holds one job at a time, or a group where a handler asked for groups: the ends of a group and the claim of the
+    next share a transaction.
+    """
 
     def __init__(self, assignment: Assignment, slot: Slot, store: Store, handlers: Handlers, identity: str) -> None:
         self.identity = identity
+        self._pid = os.getpid()
         self._title = f"pool: worker {assignment.number}"
         self._slot = slot
         self._words = slot.words
         self._store = store
         self._handlers = handlers
+        self._groups = {each.type: each.group for each in handlers.values() if each.group > 1}
         self._draining = False
+        self._unsure = False
         self._jobs_left = assignment.max_jobs or float("inf")
-        self._type = ""
         self._saw_cancel = False
         self._reach = faults_armed()
         self._poll = select.poll()
@@ -97,20 +105,17 @@ class Worker:
         """Work until told to stop."""
         reach = self._reach
         self._say(State.IDLE)
-        job = self._next()
-        while job is not None:
+        jobs = self._next()
+        while jobs:
             if reach is not None:
                 reach("claim")
-            outcome = self._run(job)
-            self._jobs_left -= 1
-            if self._jobs_left <= 0:
-                self._draining = True
+            ended = self._run_group(jobs)
             if reach is not None:
                 reach("before_settle")
-            following = self._settle(job, outcome)
+            following = self._settle(ended, jobs[len(ended) :])
             if reach is not None:
                 reach("after_settle")
-            job = following or self._next()
+            jobs = following or self._next()
         self._say(State.BYE)
 
     def progress(self, done: float, total: float) -> None:
@@ -131,8 +136,11 @@ class Worker:
     def _stopping(self) -> bool:
         return self._draining or bool(self._words[slot.ORDERS] & slot.DRAIN)
 
-    def _next(self) -> Job | None:
-        """The next job, waited for; None when told to stop.
+    def _may_claim(self) -> bool:
+        return not self._draining and not self._words[slot.ORDERS] & (slot.DRAIN | slot.PAUSE)
+
+    def _next(self) -> list[Job]:
+        """The next jobs, waited for; none when told to stop.
 
         The state says IDLE before the last look, so that a job committed in between finds a worker to wake."""
         words = self._words
@@ -141,17 +149,27 @@ class Worker:
         while not self._stopping():
             words[slot.STATE] = State.IDLE
             wait = IDLE_SECONDS
-            if not words[slot.ORDERS] & slot.PAUSE:
+            if self._may_claim():
                 try:
-                    if job := self._timed(self._store.claim, self.identity, now_text()):
-                        return job
+                    if jobs := self._claim():
+                        return jobs
                     backoff = 0.02
                 except sqlite3.Error as error:
+                    self._unsure = True
                     self._say(State.PAUSED)
                     log.warning("cannot claim: %s; waiting", error)
                     wait = backoff = min(backoff * 2, _BACKOFF_LIMIT)
             self._wait(wait)
-        return None
+        return []
+
+    def _claim(self) -> list[Job]:
+        if self._unsure:
+            # A COMMIT that failed may have been written all the same; what it claimed is ours and not to be forgotten.
+            held = self._store.held_by(self.identity)
+            self._unsure = False
+            if held:
+                return held
+        return self._timed(self._store.claim_group, self.identity, self._groups, now_text())
 
     def _wait(self, seconds: float) -> None:
         if self._poll.poll(int(seconds * 1000)):
@@ -160,25 +178,37 @@ class Worker:
 
     # run
 
+    def _run_group(self, jobs: list[Job]) -> list[tuple[Job, Outcome]]:
+        """Run one after another; those not begun when the group's time is up are left out."""
+        ended = [(jobs[0], self._run(jobs[0]))]
+        self._jobs_left -= len(jobs)
+        if self._jobs_left <= 0:
+            self._draining = True
+        if len(jobs) > 1:
+            until = self._words[slot.STARTED] + GROUP_NANOSECONDS
+            for job in jobs[1:]:
+                if time.monotonic_ns() >= until:
+                    break
+                ended.append((job, self._run(job)))
+        return ended
+
     def _run(self, job: Job) -> Outcome:
         words = self._words
         handler = self._handlers.get(job.type)
-        timeout = job.timeout_seconds
-        stall, max_crashes = 0, DEFAULT_MAX_CRASHES
+        timeout, stall, max_crashes = job.timeout_seconds, None, DEFAULT_MAX_CRASHES
         if handler is not None:
             timeout = handler.timeout if timeout is None else timeout
-            stall = int((handler.stall_timeout or 0) * 1e9)
-            max_crashes = handler.max_crashes
-        if job.type != self._type:
-            self._type = self._slot.type = job.type
+            stall, max_crashes = handler.stall_timeout, handler.max_crashes
+        tally = self._slot.tally(job.type)
         started = time.monotonic_ns()
         words[slot.VERSION] += 1
         words[slot.JOB] = job.id
         words[slot.ATTEMPT] = job.attempts
         words[slot.STARTED] = words[slot.MOVED] = started
         words[slot.DEADLINE] = started + int(timeout * 1e9) if timeout else 0
-        words[slot.STALL] = stall
+        words[slot.STALL] = int(stall * 1e9) if stall else 0
         words[slot.MAX_CRASHES] = max_crashes
+        words[slot.TALLY] = tally
         words[slot.PROGRESS_DONE] = words[slot.PROGRESS_TOTAL] = 0
         words[slot.OUTPUT] = os.lseek(OUTPUT_FD, 0, os.SEEK_END)
         words[slot.STATE] = State.BUSY
@@ -189,20 +219,26 @@ class Worker:
                 outcome = run(job, self._handlers, self)
         else:
             outcome = run(job, self._handlers, self)
+        if os.getpid() != self._pid:
+            os._exit(0)  # the handler forked and forgot to end the child: it must not go on as a second worker
         while words[slot.CONDEMNED] == job.id:
             # The supervisor is ending this attempt. Its request for the stack interrupts system calls, so C code
             # that hung may have returned as if all were well; that must not count.
             time.sleep(1)
-        words[slot.MOVED] = time.monotonic_ns()
+        words[slot.MOVED] = moved = time.monotonic_ns()
         words[slot.STATE] = State.SETTLING
         if self._saw_cancel:
             self._saw_cancel = False
             if isinstance(outcome, Completed):
                 outcome = Cancelled("cancelled; its handler ended early")
+        words[tally + slot.RUN + ((moved - started) // 1000).bit_length()] += 1
+        words[tally + slot.WAIT + waited(job.run_at, moved - started).bit_length()] += 1
         if type(outcome) is Completed:
             words[slot.DONE] += 1
+            words[tally + slot.TALLY_DONE] += 1
         elif isinstance(outcome, (Failed, Cancelled)):
             words[slot.FAILED] += isinstance(outcome, Failed)
+            words[tally + slot.TALLY_FAILED] += 1
             outcome = self._with_evidence(outcome, started)
         return outcome
 
@@ -213,26 +249,22 @@ class Worker:
 
     # settle
 
-    def _settle(self, job: Job, outcome: Outcome) -> Job | None:
-        """Write the job's end and claim the next in one transaction, and go on trying until it is written.
+    def _settle(self, ended: list[tuple[Job, Outcome]], left: list[Job]) -> list[Job]:
+        """Write the jobs' ends and claim the next in one transaction, and go on trying until it is written.
 
-        A full disk may have room for the end and not for the claim, so after an error the end goes alone."""
-        fused, backoff = not self._stopping() and not self._words[slot.ORDERS] & slot.PAUSE, 0.02
+        A full disk may have room for the ends and not for the claim, so after an error the ends go alone."""
+        fused, backoff = self._may_claim(), 0.02
         while True:
             try:
-                following = None
-                if fused:
-                    held, following = self._timed(self._store.settle_and_claim, job, outcome, now_text())
-                else:
-                    held = self._timed(self._store.settle, job, outcome, now_text())
-                if not held:
+                groups = self._groups if fused else None
+                lost, following = self._timed(self._store.settle_group, ended, left, groups, now_text())
+                for job in lost:
                     log.warning("job %d: the lease was lost while it ran; its result is dropped", job.id)
                 return following
             except sqlite3.Error as error:
-                log.warning("job %d: its end cannot be written yet: %s; trying again", job.id, error)
-                fused = False
+                log.warning("job %d: its end cannot be written yet: %s; trying again", ended[0][0].id, error)
+                fused, self._unsure = False, True
                 self._words[slot.MOVED] = time.monotonic_ns()
-                self._words[slot.STATE] = State.SETTLING
                 time.sleep(backoff)
                 backoff = min(backoff * 2, _BACKOFF_LIMIT)
 
@@ -245,6 +277,21 @@ class Worker:
     def _say(self, state: State) -> None:
         self._words[slot.STATE] = state
         os.eventfd_write(NOTIFY_FD, 1)
+
+
+_due: tuple[str, float] = ("", 0.0)
+
+
+def waited(run_at: str, ran: int) -> int:
+    """Microseconds from a job's due time to its start, ``ran`` nanoseconds ago; 0 when a stranger's text is no time."""
+    global _due
+    if _due[0] != run_at[:19]:
+        try:
+            _due = (run_at[:19], parse_utc(run_at[:19]))
+        except ValueError:
+            return 0
+    due = _due[1] + (float(run_at[19:]) if len(run_at) == 23 else 0.0)
+    return min(max(0, int((time.time() - due) * 1e6) - ran // 1000), slot.LONGEST)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Runs a real pool under random faults and checks what must hold: nothing lost, nothing twice at once, nothing stuck."""
+"""Runs a real pool under random faults and checks what must hold: nothing lost, twice at once, or stuck."""
 
 from __future__ import annotations
 

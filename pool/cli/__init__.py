@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sqlite3
 import sys
@@ -17,8 +18,13 @@ from pool.cli import control, enqueue, inspect, map, mend, run  # isort: skip  #
 
 def main() -> int:
     """Run the command a person typed; its exit code, see docs/reference.md."""
+    for stream in (sys.stdout, sys.stderr):
+        # What the terminal's encoding lacks is spelled out, not an error.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
-        result = group.main(standalone_mode=False)
+        result = group.main(sys.argv[1:] or ["--help"], standalone_mode=False)
+        sys.stdout.flush()
         return int(result or 0)
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
@@ -28,10 +34,12 @@ def main() -> int:
         return _fail(str(error), error.exit_code)
     except sqlite3.Error as error:
         return _fail(f"the database refused: {error}", ExitCode.DATABASE)
+    except UnicodeError as error:
+        return _fail(f"text that is not UTF-8: {error}", ExitCode.USAGE)
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", ExitCode.FAILED)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads; exit without a word
+    except (BrokenPipeError, SystemExit):  # SystemExit is the answer of click and rich to a broken pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nobody reads; exit without a word
         return ExitCode.OK
     except OSError as error:
         return _fail(str(error), ExitCode.FAILED)

@@ -129,6 +129,10 @@ def parse_settings(pairs: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
+#: A job's id as SQLite can hold it.
+JOB_ID = click.IntRange(1, 2**63 - 1)
+
+
 def say(text: str) -> None:
     """A line on standard output; what the terminal's encoding lacks is spelled out, not an error."""
     encoding = sys.stdout.encoding or "utf-8"

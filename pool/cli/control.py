@@ -7,7 +7,7 @@ import time
 
 import click
 
-from pool.cli.base import Seconds, database_option, group, json_option, say, say_json
+from pool.cli.base import JOB_ID, Seconds, database_option, group, json_option, say, say_json
 from pool.clock import now_text, utc_text
 from pool.errors import ExitCode, UsageError
 from pool.settings import MAX_WORKERS
@@ -17,7 +17,7 @@ from pool.store import Store
 @group.command("cancel")
 @database_option
 @json_option
-@click.argument("ids", metavar="ID...", type=int, nargs=-1, required=True)
+@click.argument("ids", metavar="ID...", type=JOB_ID, nargs=-1, required=True)
 def cancel(database: str, as_json: bool, ids: tuple[int, ...]) -> int:
     """Cancel jobs: a waiting one goes to the archive at once, a running one is told to end and, after a grace, ended.
 
@@ -65,7 +65,7 @@ def resume(database: str) -> None:
 @group.command("scale")
 @database_option
 @click.argument("workers", metavar="N", type=click.IntRange(1, MAX_WORKERS))
-@click.option("--pool", "pool_id", type=int, help="Only this pool (see pool status --json).  [default: each]")
+@click.option("--pool", "pool_id", type=JOB_ID, help="Only this pool (see pool status --json).  [default: each]")
 def scale(database: str, workers: int, pool_id: int | None) -> None:
     """Have the running pools keep N workers. Those above it end after their job."""
     _order(database, "order_scale", f"told to keep {workers} workers", pool=pool_id, target=workers)
@@ -73,7 +73,7 @@ def scale(database: str, workers: int, pool_id: int | None) -> None:
 
 @group.command("reload")
 @database_option
-@click.option("--pool", "pool_id", type=int, help="Only this pool (see pool status --json).  [default: each]")
+@click.option("--pool", "pool_id", type=JOB_ID, help="Only this pool (see pool status --json).  [default: each]")
 def reload(database: str, pool_id: int | None) -> None:
     """Have the running pools replace their workers one by one, with fresh code; no capacity is lost meanwhile."""
     _order(database, "order_reload", "told to reload", pool=pool_id, now=now_text())

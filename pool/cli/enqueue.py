@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -55,7 +54,8 @@ def enqueue(
     pool enqueue --jsonl jobs.jsonl
     """
     if jsonl is not None:
-        if payload is not None or key or delay or run_at or max_attempts or timeout:
+        given = (payload, key, delay, run_at, max_attempts, timeout, priority or None)
+        if any(each is not None for each in given):
             raise UsageError("with --jsonl, each line carries its own payload and options")
         with Queue(database) as queue:
             _enqueue_lines(queue, jsonl, type, as_json)
@@ -101,8 +101,14 @@ def _payload(text: str | None) -> jsontext.Json:
 
 def _enqueue_lines(queue: Queue, file: IO[str], type: str | None, as_json: bool) -> None:
     progress = _Progress(as_json)
-    created = queue.enqueue_many(progress.over(_specs(file, type)))
-    progress.clear()
+    lines = _Lines(file)
+    try:
+        created = queue.enqueue_many(progress.over(_specs(lines, type)))
+    except ValueError as error:  # a line's own, or of a value in it
+        why = f"{file.name}, line {lines.number}: {error}; the chunks before it are stored"
+        raise UsageError(why) from None
+    finally:
+        progress.clear()
     if as_json:
         say_json({"read": progress.count, "created": created})
     else:
@@ -110,24 +116,35 @@ def _enqueue_lines(queue: Queue, file: IO[str], type: str | None, as_json: bool)
         say(f"{created} jobs queued" + (f", {there} were there already" if there else ""))
 
 
-def _specs(file: IO[str], type: str | None) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(file, 1):
-        if not line.strip():
+class _Lines:
+    """The lines of a file, and the number of the one that was taken last."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self.number = 0
+        self._file = file
+
+    def __iter__(self) -> Iterator[str]:
+        while True:
+            self.number += 1
+            if not (line := self._file.readline()):
+                return
+            if line.strip():
+                yield line
+
+
+def _specs(lines: _Lines, type: str | None) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        value = jsontext.load(line)
+        if type is not None:
+            yield {"type": type, "payload": value}
             continue
-        try:
-            value = jsontext.load(line)
-            if type is not None:
-                yield {"type": type, "payload": value}
-                continue
-            if not isinstance(value, dict) or "type" not in value:
-                raise ValueError('a line is an object with at least "type"')
-            if isinstance(value.get("run_at"), str):
-                value["run_at"] = datetime.fromisoformat(value["run_at"])
-            if unknown := set(value) - set(Spec._fields):
-                raise ValueError(f"unknown field {sorted(unknown)[0]!r}; a job has {', '.join(Spec._fields)}")
-            yield value
-        except (ValueError, json.JSONDecodeError) as error:
-            raise UsageError(f"{file.name}, line {number}: {error}; the chunks before it are stored") from None
+        if not isinstance(value, dict) or "type" not in value:
+            raise ValueError('a line is an object with at least "type"')
+        if isinstance(value.get("run_at"), str):
+            value["run_at"] = datetime.fromisoformat(value["run_at"])
+        if unknown := set(value) - set(Spec._fields):
+            raise ValueError(f"unknown field {sorted(unknown)[0]!r}; a job has {', '.join(Spec._fields)}")
+        yield value
 
 
 class _Progress:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from pool.cli import render
-from pool.cli.base import database_option, group, json_option, say_json
+from pool.cli.base import JOB_ID, database_option, group, json_option, say_json
 from pool.clock import now_text
 from pool.errors import UsageError
 from pool.status import status as gather
@@ -38,7 +38,7 @@ def status(database: str, as_json: bool) -> None:
 @click.option("--type", "type", metavar="TYPE", help="Only this type.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True)
 @click.option(
-    "--before", type=int, default=2**62, help="Only ids below this one, to page through what is newest first."
+    "--before", type=JOB_ID, default=2**62, help="Only ids below this one, to page through what is newest first."
 )
 def list_jobs(database: str, as_json: bool, wanted: str | None, type: str | None, limit: int, before: int) -> None:
     """Jobs, newest first (queued ones by when they are due)."""
@@ -58,7 +58,7 @@ def list_jobs(database: str, as_json: bool, wanted: str | None, type: str | None
 @group.command("show")
 @database_option
 @json_option
-@click.argument("job_id", metavar="ID", type=int)
+@click.argument("job_id", metavar="ID", type=JOB_ID)
 def show(database: str, as_json: bool, job_id: int) -> None:
     """One job: payload, state, and every attempt that failed with its traceback, stack and output."""
     store = Store.open(database, create=False)

@@ -72,6 +72,7 @@ def map_files(
     items = list(_items(type, sources, dest, patterns, suffix, options))
     if not items:
         raise UsageError(f"no files to map in {', '.join(sources)}")
+    settings = PoolSettings(database, workers or 0, modules, drain=True).checked()
     with Queue(database) as queue:
         specs = (Spec(type, {**options, "source": item.source, "dest": item.dest}, item.key) for item in items)
         created = queue.enqueue_many(specs)
@@ -79,7 +80,6 @@ def map_files(
     if not run_now:
         _say_queued(as_json, len(items), created, again)
         return ExitCode.OK
-    settings = PoolSettings(database, workers or 0, modules, drain=True).checked()
     if not as_json:
         _say_queued(False, len(items), created, again)
     outcome = work_off(settings, quiet=as_json)
@@ -113,6 +113,8 @@ def _items(
             if suffix and not _has_suffix(relative, suffix):
                 relative += suffix
             target = os.path.join(into, relative)
+            if os.path.exists(target) and os.path.samefile(target, path):
+                raise UsageError(f"the result of {path} would replace it; name another --dest")
             other = seen.setdefault(target, path)
             if other != path:
                 raise UsageError(f"{other} and {path} would both become {target}; map their folders into two")

@@ -6,7 +6,7 @@ import getpass
 
 import click
 
-from pool.cli.base import database_option, group, json_option, say, say_json
+from pool.cli.base import JOB_ID, database_option, group, json_option, say, say_json
 from pool.errors import ExitCode, UsageError
 from pool.queue import Queue
 from pool.store import Store
@@ -15,7 +15,7 @@ from pool.store import Store
 @group.command("retry")
 @database_option
 @json_option
-@click.argument("ids", metavar="ID...", type=int, nargs=-1)
+@click.argument("ids", metavar="ID...", type=JOB_ID, nargs=-1)
 @click.option("--all-dead", is_flag=True, help="Every dead job.")
 @click.option("--dry-run", is_flag=True, help="Only say which.")
 def retry(database: str, as_json: bool, ids: tuple[int, ...], all_dead: bool, dry_run: bool) -> int:
@@ -32,7 +32,7 @@ def retry(database: str, as_json: bool, ids: tuple[int, ...], all_dead: bool, dr
 @group.command("archive")
 @database_option
 @json_option
-@click.argument("ids", metavar="ID...", type=int, nargs=-1)
+@click.argument("ids", metavar="ID...", type=JOB_ID, nargs=-1)
 @click.option("--all-dead", is_flag=True, help="Every dead job.")
 @click.option("--reason", default="", help="Why; kept with the job.")
 @click.option("--dry-run", is_flag=True, help="Only say which.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -13,6 +14,8 @@ from pool.store.sqlite import DEFAULT_BUSY_SECONDS, Turnstile, Write, connect, t
 from pool.store.statements import load_statements
 
 Row = dict[str, Any]
+#: How many jobs of a type may be claimed in one transaction; 1 for those not named.
+Groups = Mapping[str, int]
 
 SQL = load_statements()
 
@@ -91,17 +94,46 @@ class Store:
             rows = self._execute(_CLAIM, {"worker": worker, "now": now}).fetchall()
         return Job._make(rows[0]) if rows else None
 
+    def claim_group(self, worker: str, groups: Groups, now: str) -> list[Job]:
+        """The best due job, and with it as many of its type as ``groups`` allows, in the order of their ids."""
+        with self._write:
+            return self._claim_group(worker, groups, now)
+
     def settle(self, job: Job, outcome: Outcome, now: str) -> bool:
         """Write the end of an attempt. False when the lease was lost."""
         with self._write:
             return self._settle(job, outcome, now)
 
-    def settle_and_claim(self, job: Job, outcome: Outcome, now: str) -> tuple[bool, Job | None]:
-        """The same, and the worker's next job, in one transaction: half the commits of doing one after the other."""
+    def settle_group(
+        self, ended: list[tuple[Job, Outcome]], left: list[Job], groups: Groups | None, now: str
+    ) -> tuple[list[Job], list[Job]]:
+        """Write the ends of attempts, give back what was never begun, and claim the next, in one transaction: half
+        the commits of doing one after the other, and less for a group.
+
+        Args:
+            ended: at least one.
+            left: claimed and never begun; their attempt is not counted.
+            groups: as for ``claim_group``; None to claim nothing.
+
+        Returns:
+            The jobs whose lease was lost, and those claimed.
+        """
         with self._write:
-            held = self._settle(job, outcome, now)
-            rows = self._execute(_CLAIM, {"worker": job.worker, "now": now}).fetchall()
-        return held, Job._make(rows[0]) if rows else None
+            lost = [job for job, outcome in ended if not self._settle(job, outcome, now)]
+            for job in left:
+                self._execute(SQL["release"], {**_lease(job), "now": now})
+            return lost, [] if groups is None else self._claim_group(ended[0][0].worker, groups, now)
+
+    def _claim_group(self, worker: str, groups: Groups, now: str) -> list[Job]:
+        rows = self._execute(_CLAIM, {"worker": worker, "now": now}).fetchall()
+        if not rows:
+            return []
+        job = Job._make(rows[0])
+        if not groups or job.crashes or (size := groups.get(job.type, 1)) == 1:
+            return [job]
+        bound = {"worker": worker, "now": now, "type": job.type, "priority": job.priority, "most": size - 1}
+        more = self._execute(SQL["claim_more"], bound).fetchall()
+        return [job, *sorted(map(Job._make, more))]
 
     def renew(self, job: Job, now: str) -> bool:
         """Keep a lease fresh. False when it was lost."""

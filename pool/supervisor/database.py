@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from pool import maintenance, process
-from pool.clock import now_text, parse_utc
+from pool.clock import now_text, parse_utc, utc_text
 from pool.doorbell import Listener
 from pool.errors import DatabaseLost, ExclusiveRefused, PoolError
 from pool.events import ERROR, INFO, WARNING, Emit, Event
@@ -24,6 +24,7 @@ from pool.settings import PoolSettings
 from pool.store import Store
 from pool.store.sqlite import connect
 from pool.supervisor.strays import end_marked
+from pool.supervisor.tally import Increments
 
 BUSY_SECONDS = 1.0
 #: How soon a commit of a writer who does not ring is noticed; each look costs some 20 µs.
@@ -32,6 +33,7 @@ BUSY_LOOK_SECONDS = 0.1
 DRAIN_LOOK_SECONDS = 0.02
 CHECKPOINT_SECONDS = 0.1
 SWEEP_SECONDS = 5.0
+MINUTES_SECONDS = 86400.0
 WATCH_SECONDS = 1.0
 WAL_WARNING_BYTES, WAL_ALARM_BYTES = 64 << 20, 512 << 20
 #: Free space below which no job is claimed, so that the ends of running ones still fit.
@@ -142,6 +144,22 @@ class Database(threading.Thread):
             store.change("report_pool", **bound, report=json.dumps(facts))
 
         self._submit(request)
+
+    def count(self, increments: Increments) -> None:
+        """Add what the workers counted to the counters that outlive every pool."""
+
+        def request(store: Store) -> None:
+            minute = now_text()[:16]
+            with store.transaction():
+                for (name, label, bucket), value in increments.items():
+                    store.execute("count", name=name, label=label, bucket=bucket, value=value)
+                    if name in ("done", "failed"):
+                        counts = {"done": 0, "failed": 0, name: value}
+                        store.execute("count_minute", minute=minute, type=label, **counts)
+                store.execute("forget_minutes", before=utc_text(time.time() - MINUTES_SECONDS)[:16])
+
+        if increments:
+            self._submit(request)
 
     def stop(self, seconds: float) -> None:
         """Finish the requests, forget the pool, and end; whatever a locked database holds up is left to adoption."""

@@ -22,6 +22,7 @@ from pool.supervisor.child import Child, Exit
 from pool.supervisor.death import death_of
 from pool.supervisor.loop import Loop
 from pool.supervisor.strays import end_strays
+from pool.supervisor.tally import Tally
 from pool.worker import Assignment
 
 MEMORY_SECONDS = 1.0
@@ -52,6 +53,7 @@ class Fleet:
         self.children: dict[int, Child] = {}
         self.budget = RestartBudget()
         self.restarts: collections.Counter[str] = collections.Counter()
+        self.tally = Tally()
         self.done = self.failed = 0  # by workers that have ended
         self.busy = False
         self.ever_ready = False
@@ -330,11 +332,14 @@ class Fleet:
         clean = seen.state == State.BYE and exit.code == 0
         done, failed = child.slot.settled()
         self.done += done
-        self.failed += failed + (under_job and death.killed_for != AttemptOutcome.INTERRUPTED)
+        attempt_died = under_job and death.killed_for not in (AttemptOutcome.INTERRUPTED, AttemptOutcome.CANCELLED)
+        self.failed += failed + attempt_died
+        cause = str(death.killed_for or (exit if under_job else "idle or boot"))
+        self.tally.bury(child, None if clean else cause, attempt_died)
         if not clean:
             facts = {"worker": child.number, "pid": child.pid, "job": seen.job_id if under_job else None}
             self._emit(Event("worker died", WARNING, {**facts, "detail": death.evidence.error}))
-            self.restarts[str(death.killed_for or (exit if under_job else "idle or boot"))] += 1
+            self.restarts[cause] += 1
         self._owner.worker_died(death)
         self.end_strays()
         self._succeed(child, exit, explained=clean or under_job)

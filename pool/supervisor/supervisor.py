@@ -172,6 +172,7 @@ class Supervisor:
         for child in list(fleet.children.values()):  # only after an error in the loop itself
             child.end("its supervisor failed", 0, dump=False)
         fleet.end_strays()
+        self._database.count(fleet.tally.take())
         self._database.stop(EXIT_SECONDS)
         fleet.reap_strangers()
         fleet.close()
@@ -325,7 +326,10 @@ class Supervisor:
             "workers": [_worker_facts(child) for child in children],
         }
         self._systemd.status(f"{self._state}: {fleet.target} workers, {done} done, {failed} failed")
+        for child in children:
+            fleet.tally.collect(child)
         self._database.report(self._state, fleet.target, facts)
+        self._database.count(fleet.tally.take())
 
 
 def _worker_facts(child: Child) -> dict[str, Any]:

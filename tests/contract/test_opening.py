@@ -69,6 +69,15 @@ def test_a_migrated_database_has_the_schema_of_a_new_one(version: int, database:
     assert [each["type"] for each in rows(database)] == ["old"]
 
 
+def test_opening_a_database_that_is_up_to_date_neither_writes_nor_waits(database: Path) -> None:
+    with Queue(database) as queue, stranger(database) as holder:
+        version = queue._opened().data_version()
+        Store.open(str(database)).close()
+        assert queue._opened().data_version() == version
+        holder.execute("BEGIN IMMEDIATE")
+        Store.open(str(database), busy_seconds=0.1).close()
+
+
 def test_a_migration_that_fails_leaves_nothing_behind(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = [*load_migrations(), "CREATE TABLE half (x);\nINSERT INTO nowhere VALUES (1);\n"]
     Store.open(str(database)).close()

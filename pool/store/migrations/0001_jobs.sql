@@ -116,3 +116,22 @@ CREATE TABLE pauses (
     at TEXT NOT NULL,
     until TEXT
 );
+
+-- What pools have counted, ever: jobs and attempts by type, waits and runs by type in buckets of powers of two
+-- microseconds, write latencies in powers of two nanoseconds, restarts by cause.
+CREATE TABLE counters (
+    name TEXT NOT NULL,
+    label TEXT NOT NULL,
+    bucket INTEGER NOT NULL DEFAULT 0,
+    value INTEGER NOT NULL,
+    PRIMARY KEY (name, label, bucket)
+) WITHOUT ROWID;
+
+-- The last day by minutes, for charts.
+CREATE TABLE minutes (
+    minute TEXT NOT NULL,
+    type TEXT NOT NULL,
+    done INTEGER NOT NULL,
+    failed INTEGER NOT NULL,
+    PRIMARY KEY (minute, type)
+) WITHOUT ROWID;

@@ -39,7 +39,25 @@ WHERE status = 'queued' AND id = coalesce(
              WHERE status = 'queued' AND priority = level.priority AND run_at <= :now
              ORDER BY run_at, id LIMIT 1) AS due
      FROM level WHERE due IS NOT NULL LIMIT 1))
-RETURNING id, type, payload, attempts, max_attempts, timeout_seconds, crashes, locked_by;
+RETURNING id, type, payload, attempts, max_attempts, timeout_seconds, crashes, run_at, priority, locked_by;
+
+-- name: claim_more
+-- Further jobs of the type and priority just claimed, for a group: looked for among the next :most due ones only, so
+-- that other types in front cost no more than that. A job suspected of killing its worker joins no group.
+UPDATE jobs
+SET status = 'running', locked_by = :worker, locked_at = :now, attempts = attempts + 1, updated_at = :now
+WHERE status = 'queued' AND id IN (
+    SELECT id FROM (
+        SELECT id, type, crashes FROM jobs
+        WHERE status = 'queued' AND priority = :priority AND run_at <= :now ORDER BY run_at, id LIMIT :most)
+    WHERE type = :type AND crashes = 0)
+RETURNING id, type, payload, attempts, max_attempts, timeout_seconds, crashes, run_at, priority, locked_by;
+
+-- name: release
+-- running -> queued: claimed in a group and never begun.
+UPDATE jobs
+SET status = 'queued', attempts = attempts - 1, locked_by = NULL, locked_at = NULL, updated_at = :now
+WHERE id = :id AND status = 'running' AND locked_by = :worker AND attempts = :attempts;
 
 -- name: renew
 -- A lease kept fresh by hand.

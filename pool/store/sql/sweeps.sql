@@ -2,7 +2,7 @@
 
 -- name: held_by
 -- What a worker holds.
-SELECT id, type, payload, attempts, max_attempts, timeout_seconds, crashes, locked_by FROM jobs
+SELECT id, type, payload, attempts, max_attempts, timeout_seconds, crashes, run_at, priority, locked_by FROM jobs
 WHERE status = 'running' AND locked_by = :worker;
 
 -- name: holders
@@ -15,7 +15,7 @@ UPDATE jobs SET locked_at = :now WHERE status = 'running' AND locked_by = :worke
 
 -- name: stale_leases
 -- Jobs whose lease was not renewed since :before; who holds them decides the rest.
-SELECT id, type, payload, attempts, max_attempts, timeout_seconds, crashes, locked_by, locked_at FROM jobs
+SELECT id, type, payload, attempts, max_attempts, timeout_seconds, crashes, run_at, priority, locked_by, locked_at FROM jobs
 WHERE status = 'running' AND (locked_at IS NULL OR locked_at < :before);
 
 -- name: expire
@@ -92,3 +92,14 @@ ON CONFLICT (id) DO UPDATE SET by = excluded.by, reason = excluded.reason, at = 
 
 -- name: resume
 DELETE FROM pauses RETURNING by, reason, at, until;
+
+-- name: count
+INSERT INTO counters (name, label, bucket, value) VALUES (:name, :label, :bucket, :value)
+ON CONFLICT (name, label, bucket) DO UPDATE SET value = value + excluded.value;
+
+-- name: count_minute
+INSERT INTO minutes (minute, type, done, failed) VALUES (:minute, :type, :done, :failed)
+ON CONFLICT (minute, type) DO UPDATE SET done = done + excluded.done, failed = failed + excluded.failed;
+
+-- name: forget_minutes
+DELETE FROM minutes WHERE minute < :before;
