@@ -142,6 +142,8 @@ def delete(store: Store, ids: list[int], *, archived: bool) -> Acted:
     Only done and dead jobs go, or with ``archived`` those in the archive.
     """
     statement = "purge_archived" if archived else "purge_job"
+    if not archived:
+        ids = _ids(store, "ended_jobs", ids)
     began, rows = time.monotonic(), ROWS
     done: list[int] = []
     for index, job_id in enumerate(ids):

@@ -258,8 +258,9 @@ class Worker:
             try:
                 groups = self._groups if fused else None
                 lost, following = self._timed(self._store.settle_group, ended, left, groups, now_text())
-                for job in lost:
-                    log.warning("job %d: the lease was lost while it ran; its result is dropped", job.id)
+                if lost:
+                    which = f"job {ended[0][0].id}" if len(ended) == 1 else f"{lost} of {len(ended)} jobs"
+                    log.warning("%s: the lease was lost while it ran; the result is dropped", which)
                 return following
             except sqlite3.Error as error:
                 log.warning("job %d: its end cannot be written yet: %s; trying again", ended[0][0].id, error)

@@ -39,7 +39,7 @@ from pool.supervisor import Supervisor
     type=int,
     default=0,
     metavar="N",
-    help="Threads of numeric libraries (OMP_NUM_THREADS …) in a worker; -1: as it is.  [default: processors / workers]",
+    help="Threads of numeric libraries (OMP_NUM_THREADS ...) in a worker; -1: as it is.  [default: processors / workers]",
 )
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def run(database: str, workers: int | None, log_format: str, **options: Any) -> int:

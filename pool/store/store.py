@@ -106,7 +106,7 @@ class Store:
 
     def settle_group(
         self, ended: list[tuple[Job, Outcome]], left: list[Job], groups: Groups | None, now: str
-    ) -> tuple[list[Job], list[Job]]:
+    ) -> tuple[int, list[Job]]:
         """Write the ends of attempts, give back what was never begun, and claim the next, in one transaction: half
         the commits of doing one after the other, and less for a group.
 
@@ -116,13 +116,17 @@ class Store:
             groups: as for ``claim_group``; None to claim nothing.
 
         Returns:
-            The jobs whose lease was lost, and those claimed.
+            How many had lost their lease, and the jobs claimed.
         """
         with self._write:
-            lost = [job for job, outcome in ended if not self._settle(job, outcome, now)]
+            if len(ended) > 1 and all(type(outcome) is Completed for _, outcome in ended):
+                bound = [_completion(job, outcome, now) for job, outcome in ended]
+                held = self.connection.executemany(_COMPLETE, bound).rowcount
+            else:
+                held = sum(self._settle(job, outcome, now) for job, outcome in ended)
             for job in left:
                 self._execute(SQL["release"], {**_lease(job), "now": now})
-            return lost, [] if groups is None else self._claim_group(ended[0][0].worker, groups, now)
+            return len(ended) - held, [] if groups is None else self._claim_group(ended[0][0].worker, groups, now)
 
     def _claim_group(self, worker: str, groups: Groups, now: str) -> list[Job]:
         rows = self._execute(_CLAIM, {"worker": worker, "now": now}).fetchall()
@@ -143,19 +147,7 @@ class Store:
     def _settle(self, job: Job, outcome: Outcome, now: str) -> bool:
         # rowcount is right for an UPDATE without RETURNING; with one it is not (cpython 101117), so read the rows.
         if type(outcome) is Completed:
-            return (
-                self._execute(
-                    _COMPLETE,
-                    {
-                        "id": job.id,
-                        "worker": job.worker,
-                        "attempts": job.attempts,
-                        "result": outcome.result_text,
-                        "now": now,
-                    },
-                ).rowcount
-                > 0
-            )
+            return self._execute(_COMPLETE, _completion(job, outcome, now)).rowcount > 0
         error = outcome.error if not isinstance(outcome, (Completed, Snoozed)) else None
         ended = Evidence(AttemptOutcome.CANCELLED, error or "cancelled", now)
         if self._end_cancelled(job, ended):
@@ -349,6 +341,17 @@ def enqueue_on(connection: sqlite3.Connection, job: NewJob) -> Enqueued:
         rows = cursor.execute(SQL["id_of_key"], {"key": job.key}).fetchall()
         if rows:
             return Enqueued(rows[0][0], False)
+
+
+def _completion(job: Job, outcome: Outcome, now: str) -> Row:
+    assert isinstance(outcome, Completed)
+    return {
+        "id": job.id,
+        "worker": job.worker,
+        "attempts": job.attempts,
+        "result": outcome.result_text,
+        "now": now,
+    }
 
 
 def _lease(job: Job) -> Row:

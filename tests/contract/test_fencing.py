@@ -70,9 +70,9 @@ def test_who_lost_the_lease_changes_nothing(name: str, state: str, store: Store,
 
 def test_a_late_completion_does_not_keep_its_worker_from_the_next_job(store: Store, other: Store, job: Job) -> None:
     maintenance.expire_leases(other, LATER, 600.0)
-    held, following = store.settle_and_claim(job, Completed(None), LATER)
-    assert not held
-    assert following is not None and (following.id, following.attempts) == (job.id, 2)
+    lost, (following,) = store.settle_group([(job, Completed(None))], [], {}, LATER)
+    assert lost == 1
+    assert (following.id, following.attempts) == (job.id, 2)
 
 
 class Pausing(Store):

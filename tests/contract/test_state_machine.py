@@ -157,11 +157,11 @@ class Life(RuleBasedStateMachine):
         assert self.store.settle(lease, self.outcome(lease, kind, delay), self.now) == held
 
     @rule(target=leases, lease=leases, kind=st.sampled_from(["done", "fail", "discard", "snooze"]), delay=DELAYS)
-    def settle_and_claim(self, lease: Job, kind: str, delay: int) -> Any:
+    def settle_group(self, lease: Job, kind: str, delay: int) -> Any:
         held = self.holds(lease)
-        was_held, following = self.store.settle_and_claim(lease, self.outcome(lease, kind, delay), self.now)
-        assert was_held == held
-        return self.claimed(following, lease.worker)
+        lost, following = self.store.settle_group([(lease, self.outcome(lease, kind, delay))], [], {}, self.now)
+        assert lost == (not held)
+        return self.claimed(following[0] if following else None, lease.worker)
 
     def evidence(self, kind: AttemptOutcome) -> Evidence:
         return Evidence(kind, "what happened", self.now)

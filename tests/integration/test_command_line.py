@@ -16,7 +16,7 @@ from pool import Queue, cli
 from tests.conftest import Command
 from tests.support import environment, row, rows, stranger
 
-ASCII = {"PYTHONIOENCODING": "ascii", "LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+ASCII = {"PYTHONIOENCODING": "ascii", "LANG": "C", "LC_ALL": "C"}
 COMMANDS = ["run", "enqueue", "map", "status", "list", "show", "retry", "archive", "cancel", "pause", "resume", "scale", "reload"]
 STATUS_KEYS = {
     "queued", "running", "done", "dead", "oldest_run_at", "oldest_age_s", "last_errors", "queue_depth",

@@ -135,8 +135,12 @@ SELECT * FROM jobs WHERE id IN (SELECT value FROM json_each(:ids));
 -- name: selected_archive
 SELECT * FROM jobs_archive WHERE id IN (SELECT value FROM json_each(:ids));
 
+-- name: ended_jobs
+-- Which of these have ended.
+SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) AND status IN ('done', 'dead');
+
 -- name: purge_job
--- A finished job is deleted.
+-- An ended job is deleted.
 DELETE FROM jobs WHERE id = :id AND status IN ('done', 'dead');
 
 -- name: purge_archived
@@ -162,10 +166,13 @@ SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) AND status =
 -- name: still_archived
 SELECT id FROM jobs_archive WHERE id IN (SELECT value FROM json_each(:ids)) AND archived_at < :before;
 
+-- name: count_archive
+SELECT count(*) FROM jobs_archive;
+
 -- name: restored_attempts
 -- The evidence that a restore interrupted what ran when the backup was taken.
 INSERT INTO attempts (job_id, attempt, worker, started_at, ended_at, outcome, error)
-SELECT id, attempts, coalesce(locked_by, ''), locked_at, :now, 'interrupted', :error FROM jobs WHERE status = 'running';
+SELECT id, attempts, coalesce(locked_by, ''), locked_at, :now, :outcome, :error FROM jobs WHERE status = 'running';
 
 -- name: restore_running
 -- running -> queued: whoever held it belongs to another life of the file. The attempt is not counted.
@@ -201,13 +208,41 @@ UPDATE audit SET jobs = jobs + :jobs WHERE id = :id;
 -- name: audit_list
 SELECT id, at, by, action, jobs, filter, detail FROM audit WHERE id < :before ORDER BY id DESC LIMIT :limit;
 
--- name: queued_types
+-- name: known_types
 -- Each type in the table: a seek each.
 WITH RECURSIVE found (type) AS (
     SELECT (SELECT type FROM jobs ORDER BY type LIMIT 1)
     UNION ALL
     SELECT (SELECT type FROM jobs WHERE type > found.type ORDER BY type LIMIT 1) FROM found WHERE found.type IS NOT NULL)
 SELECT type FROM found WHERE type IS NOT NULL LIMIT :limit;
+
+-- name: has_queued
+-- Whether a job of a type waits.
+SELECT 1 FROM jobs INDEXED BY jobs_type WHERE type = :type AND status = 'queued' LIMIT 1;
+
+-- name: unhandled_types
+-- Types whose jobs failed with a certain error and wait or are dead.
+SELECT type, count(*) AS jobs FROM jobs INDEXED BY jobs_failed
+WHERE last_error IS NOT NULL AND last_error LIKE :error AND status IN ('queued', 'dead') GROUP BY type ORDER BY jobs DESC;
+
+-- name: newest_change
+-- The latest time that anything wrote lately, as far as indexes and the last rows tell.
+SELECT max(at) FROM (
+    SELECT max(created_at, updated_at) AS at FROM (SELECT created_at, updated_at FROM jobs ORDER BY id DESC LIMIT 200)
+    UNION ALL SELECT max(updated_at) FROM jobs WHERE status = 'dead'
+    UNION ALL SELECT max(locked_at) FROM jobs WHERE status = 'running'
+    UNION ALL SELECT max(archived_at) FROM jobs_archive
+    UNION ALL SELECT max(seen_at) FROM pools);
+
+-- name: odd_run_at
+-- Queued jobs whose time is no UTC text.
+SELECT id, run_at FROM jobs INDEXED BY jobs_due WHERE status = 'queued'
+AND run_at NOT GLOB '[0-9][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9] [0-2][0-9]:[0-5][0-9]:[0-6][0-9]'
+AND run_at NOT GLOB '[0-9][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9] [0-2][0-9]:[0-5][0-9]:[0-6][0-9].*' LIMIT 100;
+
+-- name: count_due_after
+-- Queued jobs due after an instant.
+SELECT count(*) FROM jobs WHERE status = 'queued' AND run_at > :after;
 
 -- name: free_pages
 PRAGMA freelist_count;
