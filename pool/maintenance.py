@@ -108,7 +108,7 @@ def expire_leases(store: Store, now: str, lease: float) -> list[Reaped]:
         job = Job._make(list(row.values())[:10])
         if job.worker in alive:
             continue
-        error = f"the lease of {job.worker} was not renewed since {row['locked_at']}"
+        error = f"the lease of {job.worker or 'nobody'} was not renewed since {row['locked_at']}"
         evidence = Evidence(AttemptOutcome.LEASE_EXPIRED, error, now, started_at=row["locked_at"])
         if status := store.expire(job, evidence, before):
             ended.append(Reaped(job.id, job.worker, status, error))

@@ -31,10 +31,16 @@ class Order(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """How many jobs were changed, and which were not although they were named or chosen."""
+    """How many jobs were changed, which were not although they were named or chosen, and which of those cannot leave
+    the archive because another job has their key now."""
 
     jobs: int
     left: list[int]
+    taken: list[int]
+
+
+#: In which states jobs outside the archive can be changed so.
+CHANGEABLE = {"retry": ("queued", "dead"), "archive": ("queued", "done", "dead"), "purge": ("done", "dead")}
 
 
 def retry(store: Store, order: Order, progress: Progress | None = None) -> Changed:
@@ -47,6 +53,7 @@ def retry(store: Store, order: Order, progress: Progress | None = None) -> Chang
     """
     if order.chosen.status in ("done", "running"):
         raise UsageError(f"jobs that are {order.chosen.status} cannot be retried: choose queued, dead or archived ones")
+    taken: list[int] = []
 
     def one(job_id: int) -> bool:
         if store.execute("requeue", id=job_id, now=order.now):
@@ -55,15 +62,16 @@ def retry(store: Store, order: Order, progress: Progress | None = None) -> Chang
             if not store.execute("unarchive_copy", id=job_id, now=order.now):
                 return False
         except sqlite3.IntegrityError:
-            return False  # its key or its id is another job's now; only this statement is undone
+            taken.append(job_id)  # its key, or its id, is another job's now; only this statement is undone
+            return False
         store.execute("unarchive_delete", id=job_id)
         return True
 
-    changed = _Change(store, order, "retry", progress).run(_both(order.chosen), _one_by_one(one))
+    changed = _Change(store, order, "retry", progress).run(places(order.chosen), _one_by_one(one))
     bell = Caller(store.path)
     bell.ring()
     bell.close()
-    return changed
+    return changed._replace(taken=taken)
 
 
 def archive(store: Store, order: Order, progress: Progress | None = None) -> Changed:
@@ -95,7 +103,24 @@ def purge(store: Store, order: Order, progress: Progress | None = None) -> Chang
     def act(ids: list[int], of: Selection) -> retention.Acted:
         return retention.delete(store, ids, archived=of.status == "archive")
 
-    return _Change(store, order, "purge", progress).run(_both(order.chosen), act)
+    return _Change(store, order, "purge", progress).run(places(order.chosen), act)
+
+
+def purge_expired(store: Store, order: Order, policy: retention.Policy, progress: Progress) -> Changed:
+    """Delete all that a retention policy lets go, at once; ``order`` says who wants it and, as its reason, the rules."""
+    with store.transaction():
+        line = audit.record(store, order.now, order.by, "purge", 0, detail=order.reason)
+    counted = 0
+
+    def count(jobs: int) -> None:
+        nonlocal counted
+        if jobs > counted:
+            with store.transaction():
+                audit.add(store, line, jobs - counted)
+            counted = jobs
+        progress(jobs)
+
+    return Changed(retention.run(store, policy, order.now, count), [], [])
 
 
 def check_purge(chosen: Selection) -> None:
@@ -106,8 +131,8 @@ def check_purge(chosen: Selection) -> None:
         raise UsageError("say more than the status, such as --older 30d; --older 0s means all of them")
 
 
-def _both(chosen: Selection) -> list[Selection]:
-    """Jobs named by id may be in the queue or in the archive."""
+def places(chosen: Selection) -> list[Selection]:
+    """Where to look: jobs named by their ids may be in the queue or in the archive."""
     return [chosen, replace(chosen, status="archive")] if chosen.ids and chosen.status is None else [chosen]
 
 
@@ -149,7 +174,7 @@ class _Change:
                 self._refused |= set(ids)
                 while ids:
                     ids = self._step(each, ids, act)
-        return Changed(self._jobs, sorted(self._refused))
+        return Changed(self._jobs, sorted(self._refused), [])
 
     def _step(self, of: Selection, ids: list[int], act: _Act) -> list[int]:
         """One transaction, in which the jobs are asked for anew: somebody else may have changed them meanwhile."""

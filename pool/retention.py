@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import difflib
 import json
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -28,6 +29,8 @@ _DAY = 86_400.0
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": _DAY, "w": 7 * _DAY}
 _DEFAULT: dict[str, float | None] = {"done": 7 * _DAY, "dead": None, "archive": 90 * _DAY}
 _OUTCOMES = tuple(_DEFAULT)
+#: For a policy that says all it means: nothing goes but what a rule names.
+KEEP_ALL: dict[str, float | None] = dict.fromkeys(_OUTCOMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +45,13 @@ class Policy:
     by_type: dict[tuple[str, str], float | None] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, rules: Iterable[str]) -> Policy:
+    def parse(cls, rules: Iterable[str], default: dict[str, float | None] | None = None) -> Policy:
         """The defaults, changed by rules such as ``done=7d``, ``thumbnail.done=1d``, ``dead=never``.
 
         Raises:
             UsageError: names every rule that cannot be read.
         """
-        policy, faults = cls(), []
+        policy, faults = cls(dict(_DEFAULT if default is None else default)), []
         for rule in rules:
             try:
                 type, outcome, seconds = _parse_rule(rule)
@@ -111,6 +114,45 @@ def sweep(store: Store, policy: Policy, now: str, place: Place = _START) -> Swep
     return Swept(jobs, archived, pages, Place(after, *last), more_jobs or more_archived or pages > 0)
 
 
+def run(store: Store, policy: Policy, now: str, progress: Callable[[int], None]) -> int:
+    """Delete all that is expired now, in short transactions with pauses; how many jobs.
+
+    Args:
+        now: UTC text.
+        progress: told after each transaction how many so far.
+    """
+    total, after, more = 0, 0, True
+    while after or more:
+        began = time.monotonic()
+        jobs, after, more = _sweep_jobs(store, policy, now, after)
+        total += jobs
+        progress(total)
+        time.sleep(time.monotonic() - began)
+    last, more = ("", 0), True
+    while last[0] or more:
+        began = time.monotonic()
+        jobs, last, more = _sweep_archive(store, policy, now, Place(0, *last))
+        total += jobs
+        progress(total)
+        time.sleep(time.monotonic() - began)
+    return total
+
+
+def expired(store: Store, policy: Policy, now: str) -> collections.Counter[tuple[str, str]]:
+    """How many jobs of each type and outcome are expired now; walks the whole table."""
+    at = parse_utc(now)
+    found: collections.Counter[tuple[str, str]] = collections.Counter()
+    for _, type, status, _, updated_at in store.connection.execute(SQL["walk_jobs"], {"after": 0}):
+        keep = policy.keep(_text(type), status) if status in _OUTCOMES else None
+        if keep is not None and updated_at < utc_text(at - keep).encode():
+            found[_text(type), status] += 1
+    for _, type, archived_at in store.connection.execute(SQL["walk_archive"], {"before": now, "at": "", "after": 0}):
+        keep = policy.keep(_text(type), "archive")
+        if keep is not None and archived_at < utc_text(at - keep):
+            found[_text(type), "archive"] += 1
+    return found
+
+
 def shrink(store: Store, seconds: float = SHRINK_SECONDS) -> int:
     """Hand free pages at the end of the file back to the file system when there are many; how many were.
 
@@ -167,15 +209,15 @@ def _sweep_jobs(store: Store, policy: Policy, now: str, after: int) -> tuple[int
     if shortest is None:
         return 0, 0, False
     at = parse_utc(now)
-    youngest = utc_text(at - shortest)
+    youngest = utc_text(at - shortest).encode()
     rows, whole = _look(store, "walk_jobs", {"after": after})
     expired: dict[tuple[str, str], list[int]] = {}
     found, old = 0, False
     for job_id, type, status, created_at, updated_at in rows:
         after = job_id
         old |= created_at < youngest
-        keep = policy.keep(type, status) if status in _OUTCOMES else None
-        if keep is not None and updated_at < (before := utc_text(at - keep)):
+        keep = policy.keep(_text(type), status) if status in _OUTCOMES else None
+        if keep is not None and updated_at < (before := utc_text(at - keep)).encode():
             expired.setdefault((status, before), []).append(job_id)
             found += 1
             if found == ROWS:
@@ -208,7 +250,7 @@ def _sweep_archive(store: Store, policy: Policy, now: str, place: Place) -> tupl
     expired: list[int] = []
     last = ("", 0)
     for job_id, type, archived_at in rows:
-        keep = policy.keep(type, "archive")
+        keep = policy.keep(_text(type), "archive")
         if keep is not None and archived_at < utc_text(at - keep):
             if len(expired) == ROWS:
                 whole = False
@@ -239,6 +281,11 @@ def _look(store: Store, statement: str, bound: Row) -> tuple[list[tuple[Any, ...
     finally:
         cursor.close()
     return rows, True
+
+
+def _text(stored: bytes) -> str:
+    """A stranger's type may be anything; it must not stop the walk."""
+    return stored.decode("utf-8", "replace")
 
 
 def _ids(store: Store, statement: str, ids: list[int], **bound: object) -> list[int]:

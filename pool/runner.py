@@ -61,7 +61,7 @@ def message_of(error: BaseException) -> str:
         text = str(error)
     except BaseException as second:  # it is user code too
         text = f"<its text cannot be had: {type(second).__name__}>"
-    return storable(text[: 2 * ERROR_LIMIT])
+    return storable(clip(text, ERROR_LIMIT))
 
 
 def storable(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -76,7 +77,7 @@ class Cursor(NamedTuple):
         return cls(int(job_id), at)
 
     def __str__(self) -> str:
-        return f"{self.id}@{self.at}" if self.at else str(self.id)
+        return f"{self.id}@{self.at}" if self.at else f"{self.id}"
 
 
 class Page(NamedTuple):
@@ -97,11 +98,33 @@ def page(store: Store, selection: Selection, now: str, limit: int, after: Cursor
     order = _ORDER[selection.status]
     if after is not None and not after.at and order != "by_id":
         raise UsageError(f"this list is sorted by time, so a page begins after ID@TIME, not after {after.id} alone")
-    with _Snapshot(store):
+    with reading(store):
         picked = query.pick(store, query.source(store), order, limit, after)
         statement = "selected_archive" if selection.status == "archive" else "selected_jobs"
         found = {row["id"]: row for row in store.rows(statement, ids=json.dumps([each.id for each in picked]))}
     return Page([found[each.id] for each in picked], picked[-1] if len(picked) == limit else None)
+
+
+@contextlib.contextmanager
+def reading(store: Store) -> Iterator[None]:
+    """Several reads that see one state, within a transaction that is open already, too. A stranger's text that is not
+    UTF-8 comes spelled out and hides nothing else."""
+    connection = store.connection
+    began = not connection.in_transaction
+    before, connection.text_factory = connection.text_factory, spelled_out
+    if began:
+        connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.text_factory = before
+        if began:
+            connection.execute("COMMIT")
+
+
+def spelled_out(text: bytes) -> str:
+    """Text as stored, what is not UTF-8 in it spelled out; a ``text_factory`` for connections."""
+    return text.decode("utf-8", "backslashreplace")
 
 
 def walk(store: Store, selection: Selection, now: str, size: int) -> Iterator[list[int]]:
@@ -110,7 +133,11 @@ def walk(store: Store, selection: Selection, now: str, size: int) -> Iterator[li
     query = _Query(selection, now)
     source = query.source(store)
     after = None
-    while picked := query.pick(store, source, source.order, size, after):
+    while True:
+        with reading(store):
+            picked = query.pick(store, source, source.order, size, after)
+        if not picked or picked[-1] == after:  # the same again: its place is a stranger's text that does not sort
+            return
         yield [each.id for each in picked]
         after = picked[-1]
 
@@ -118,7 +145,8 @@ def walk(store: Store, selection: Selection, now: str, size: int) -> Iterator[li
 def still(store: Store, selection: Selection, now: str, ids: list[int]) -> list[int]:
     """Which of these jobs are selected now; asked within the transaction that changes them."""
     query = _Query(replace(selection, ids=tuple(ids)), now)
-    return [each.id for each in query.pick(store, query.source(store), "by_id", len(ids), None)]
+    with reading(store):
+        return [each.id for each in query.pick(store, query.source(store), "by_id", len(ids), None)]
 
 
 def count(store: Store, selection: Selection, now: str) -> int:
@@ -240,22 +268,6 @@ class _Query:
         """How many there are."""
         sql = "\n".join(SQL[f"part_{part}"] for part in ("count", source.part, *self._parts))
         return int(store.connection.execute(sql, self.bound).fetchall()[0][0])
-
-
-class _Snapshot:
-    """``with _Snapshot(store):`` several reads that see one state, also within a transaction that is open already."""
-
-    def __init__(self, store: Store) -> None:
-        self._connection = store.connection
-        self._began = not store.connection.in_transaction
-
-    def __enter__(self) -> None:
-        if self._began:
-            self._connection.execute("BEGIN")
-
-    def __exit__(self, *_: object) -> None:
-        if self._began:
-            self._connection.execute("COMMIT")
 
 
 def _after_prefix(prefix: str) -> str:

@@ -155,7 +155,12 @@ class Pool:
     """A ``pool run`` in a session of its own; its standard error is a file."""
 
     def __init__(
-        self, folder: Path, database: Path, arguments: Sequence[str], env: dict[str, str] | None, pass_fds: Sequence[int]
+        self,
+        folder: Path,
+        database: Path,
+        arguments: Sequence[str],
+        env: dict[str, str] | None,
+        pass_fds: Sequence[int],
     ) -> None:
         self.database = database
         number = len(list(folder.glob("pool-*.err")))
@@ -271,7 +276,12 @@ def race(count: int, script: str, *arguments: str) -> list[Result]:
     """Run a Python script in so many processes that all start at once: each calls ``go()`` to wait for the others."""
     head = 'import sys\ndef go():\n    print("ready", flush=True)\n    sys.stdin.readline()\n'
     command = [sys.executable, "-c", head + script, *arguments]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
     started = [subprocess.Popen(command, env=environment(), **pipes) for _ in range(count)]
     try:
         for each in started:
@@ -321,7 +331,9 @@ def row(database: Path | str, job_id: int = 1) -> dict[str, Any]:
 
 def statuses(database: Path | str) -> dict[str, int]:
     """How many jobs there are in each status."""
-    return {each["status"]: each["n"] for each in rows(database, "SELECT status, count(*) AS n FROM jobs GROUP BY status")}
+    return {
+        each["status"]: each["n"] for each in rows(database, "SELECT status, count(*) AS n FROM jobs GROUP BY status")
+    }
 
 
 def settled(database: Path | str, **counts: int) -> bool:

@@ -11,6 +11,7 @@ from pool.doctor import database, files, machine, queue
 from pool.doctor.finding import Finding, InsideCheck, Level, Opened, OutsideCheck, Subject, fail, ok, warn
 from pool.errors import DatabaseUnusable
 from pool.restore import open_to_read
+from pool.selection import spelled_out
 
 __all__ = ["Finding", "Level", "examine"]
 
@@ -48,6 +49,7 @@ def examine(
 def _inside(subject: Subject) -> list[Finding]:
     try:
         with open_to_read(subject.path) as connection:
+            connection.text_factory = spelled_out
             opened = Opened(subject, connection)
             return [ok("open", "it can be opened and read"), *(_ask(check, opened) for check in INSIDE)]
     except DatabaseUnusable as error:
@@ -57,6 +59,6 @@ def _inside(subject: Subject) -> list[Finding]:
 def _ask(check: Callable[[T], Finding], of: T) -> Finding:
     try:
         return check(of)
-    except (sqlite3.Error, OSError, ValueError, KeyError, IndexError) as error:
+    except (sqlite3.Error, OSError, ValueError, TypeError, LookupError) as error:
         name = check.__name__.replace("_", " ")
         return warn(name, f"cannot tell: {type(error).__name__}: {error}", "see whether other findings explain it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 from typing import Any
 
@@ -16,7 +17,7 @@ _CLOCK_SECONDS = 5.0
 _LEASE_SECONDS = 600.0
 _OLD_SECONDS = 3600.0
 _FAR_SECONDS = 366 * 86_400.0
-_TYPES = 1_000
+_TYPES, _FAILED = 1_000, 10_000
 
 
 def clock(opened: Opened) -> Finding:
@@ -104,13 +105,14 @@ def backlog(opened: Opened) -> Finding:
 
 def types(opened: Opened) -> Finding:
     """Whether somebody handles each type that waits, as far as pools say which they handle, or failures tell."""
-    failed = opened.rows("unhandled_types", error="no handler for the type %")
+    rows = opened.rows("unhandled_types", error="no handler for the type %", limit=_FAILED)
+    failed = collections.Counter(str(row["type"]) for row in rows)
     if failed:
-        said = ", ".join(f"{row['type']!r} ({row['jobs']})" for row in failed[:5])
+        said = ", ".join(f"{name!r} ({jobs})" for name, jobs in failed.most_common(5))
         return warn("types", f"jobs failed because no pool handles their type: {said}", "pool run --handlers MODULE")
     _, living = _by_life(opened.rows("pools"))
     handled = [json.loads(row["report"]).get("types") for row in living]
-    waiting = [row["type"] for row in opened.rows("known_types", limit=_TYPES)]
+    waiting = [row["type"] for row in opened.rows("queued_types", limit=_TYPES)]
     if not living or None in handled:
         return ok("types", f"{len(waiting)} in the table; no job failed for want of a handler")
     known = {name for each in handled for name in each}

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import pwd
+import re
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -121,7 +122,7 @@ def connect(path: str, *, busy_seconds: float = DEFAULT_BUSY_SECONDS, create: bo
     """A connection with the rules of docs/architecture.md set, on a database whose schema is up to date.
 
     Args:
-        path: the database file; made when missing, unless ``create`` is false.
+        path: the database file; it and its tables are made when missing, unless ``create`` is false.
         busy_seconds: how long a statement waits for another's lock.
 
     Raises:
@@ -139,6 +140,9 @@ def connect(path: str, *, busy_seconds: float = DEFAULT_BUSY_SECONDS, create: bo
         connection = sqlite3.connect(
             path, timeout=busy_seconds, isolation_level=None, cached_statements=256, check_same_thread=False
         )
+        if not create and schema_version(connection) == 0:
+            _refuse_foreign_tables(connection, path)
+            raise DatabaseUnusable(f"{path} has no queue; pool enqueue or pool run makes one there")
         _prepare(connection)
         _migrate(connection, path)
     except sqlite3.Error as error:
@@ -155,9 +159,9 @@ def is_transient(error: BaseException) -> bool:
 
 def _prepare(connection: sqlite3.Connection) -> None:
     execute = connection.execute
-    # Both without effect on a database that has pages already.
-    execute(f"PRAGMA page_size = {PAGE_SIZE}")
-    execute("PRAGMA auto_vacuum = INCREMENTAL")
+    if not execute("PRAGMA page_count").fetchall()[0][0]:  # a new file; in another, auto_vacuum would be a write
+        execute(f"PRAGMA page_size = {PAGE_SIZE}")
+        execute("PRAGMA auto_vacuum = INCREMENTAL")
     _until_free(connection, "PRAGMA journal_mode = WAL")
     execute("PRAGMA synchronous = NORMAL")
     execute("PRAGMA foreign_keys = OFF")
@@ -201,7 +205,7 @@ def _migrate(connection: sqlite3.Connection, path: str) -> None:
             if schema_version(connection) != version:
                 continue  # another process was first
             if version == 0:
-                _refuse_foreign_table(connection, path)
+                _refuse_foreign_tables(connection, path)
                 connection.execute("CREATE TABLE jobpool_schema (version INTEGER NOT NULL)")
                 connection.execute("INSERT INTO jobpool_schema VALUES (0)")
             # Not executescript(), which commits the open transaction first.
@@ -210,9 +214,11 @@ def _migrate(connection: sqlite3.Connection, path: str) -> None:
             connection.execute("UPDATE jobpool_schema SET version = ?", (version + 1,))
 
 
-def _refuse_foreign_table(connection: sqlite3.Connection, path: str) -> None:
-    if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'jobs'").fetchone():
-        raise DatabaseUnusable(f"{path} has a table named jobs that is not jobpool's; use another file")
+def _refuse_foreign_tables(connection: sqlite3.Connection, path: str) -> None:
+    ours = {name.lower() for text in load_migrations() for name in re.findall(r"^CREATE TABLE (\w+)", text, re.MULTILINE)}
+    for (name,) in connection.execute("SELECT name FROM sqlite_schema"):
+        if name.lower() in ours:
+            raise DatabaseUnusable(f"{path} has a table named {name} that is not jobpool's; use another file")
 
 
 def _split(script: str) -> Iterator[str]:

@@ -243,7 +243,7 @@ class Store:
                 "outcome": evidence.outcome.value,
                 "job_id": job.id,
                 "attempt": job.attempts,
-                "worker": job.worker,
+                "worker": job.worker or "nobody",  # a stranger may claim without a name
             },
         )
 

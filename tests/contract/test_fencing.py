@@ -36,12 +36,17 @@ def job(store: Store) -> Job:
     return claimed
 
 
+#: A lease that no row ever had.
+NOBODYS = Job._make("nobody's" if name == "worker" else 0 for name in Job._fields)
+
 ENDINGS: dict[str, Callable[[Store, Job], object]] = {
     "complete": lambda store, job: store.settle(job, Completed("1"), MUCH_LATER),
     "fail": lambda store, job: store.settle(job, Failed("late"), MUCH_LATER),
     "discard": lambda store, job: store.settle(job, Failed("late", permanent=True), MUCH_LATER),
     "snooze": lambda store, job: store.settle(job, Snoozed(1.0), MUCH_LATER),
     "cancelled": lambda store, job: store.settle(job, Cancelled("late"), MUCH_LATER),
+    "settle in a group": lambda store, job: not store.settle_group([(job, Completed("1"))] * 2, [], None, LATER)[0],
+    "release": lambda store, job: store.settle_group([(NOBODYS, Completed())], [job], None, LATER)[0] - 1,
     "renew": lambda store, job: store.renew(job, MUCH_LATER),
     "crash": lambda store, job: store.crash(job, EVIDENCE, max_crashes=3),
     "time out": lambda store, job: store.fail_for(job, EVIDENCE),
@@ -51,8 +56,12 @@ ENDINGS: dict[str, Callable[[Store, Job], object]] = {
 
 
 @pytest.mark.parametrize("name", ENDINGS)
-@pytest.mark.parametrize("state", ["queued", "running again", "running under the same name", "done", "dead", "archived"])
-def test_who_lost_the_lease_changes_nothing(name: str, state: str, store: Store, other: Store, job: Job, database: Path) -> None:
+@pytest.mark.parametrize(
+    "state", ["queued", "running again", "running under the same name", "done", "dead", "archived"]
+)
+def test_who_lost_the_lease_changes_nothing(
+    name: str, state: str, store: Store, other: Store, job: Job, database: Path
+) -> None:
     assert maintenance.expire_leases(other, LATER, 600.0)
     if state != "queued":
         again = other.claim("one" if "same" in state else "two", LATER)
@@ -97,7 +106,12 @@ def pausing(store: Store, database: Path) -> Iterator[Pausing]:
 
 @pytest.mark.parametrize(
     ("outcome", "status"),
-    [(Completed("1"), "done"), (Failed("x", permanent=True), "dead"), (Snoozed(5.0), "queued"), (Failed("x"), "queued")],
+    [
+        (Completed("1"), "done"),
+        (Failed("x", permanent=True), "dead"),
+        (Snoozed(5.0), "queued"),
+        (Failed("x"), "queued"),
+    ],
 )
 def test_a_job_that_ends_while_the_reaper_pauses_stays_as_it_ended(
     outcome: Outcome, status: str, store: Store, pausing: Pausing, job: Job, database: Path
@@ -109,7 +123,9 @@ def test_a_job_that_ends_while_the_reaper_pauses_stays_as_it_ended(
     assert "renewed" not in (found["last_error"] or "")
 
 
-def test_a_lease_renewed_while_the_reaper_pauses_holds(store: Store, pausing: Pausing, job: Job, database: Path) -> None:
+def test_a_lease_renewed_while_the_reaper_pauses_holds(
+    store: Store, pausing: Pausing, job: Job, database: Path
+) -> None:
     pausing.between = lambda: store.renew(job, LATER)
     assert maintenance.expire_leases(pausing, LATER, 600.0) == []
     assert store.settle(job, Completed(None), LATER)
@@ -134,7 +150,9 @@ def test_two_reapers_end_a_lease_once(store: Store, other: Store, pausing: Pausi
     assert [each["outcome"] for each in rows(database, "SELECT * FROM attempts")] == ["lease expired"]
 
 
-def test_a_done_job_stays_done_whatever_its_dead_worker_s_pool_does_then(store: Store, job: Job, database: Path) -> None:
+def test_a_done_job_stays_done_whatever_its_dead_worker_s_pool_does_then(
+    store: Store, job: Job, database: Path
+) -> None:
     assert store.settle(job, Completed("1"), NOW)
     death = Death("one", job.id, job.attempts, None, Evidence(AttemptOutcome.CRASHED, "killed", LATER))
     assert maintenance.settle_death(store, death) == []
@@ -154,7 +172,9 @@ def register(store: Store, pool_start: int, worker_start: int, worker: str = "on
     return int(pool_id)
 
 
-def test_the_jobs_of_a_dead_pool_are_adopted_with_the_attempt_given_back(store: Store, job: Job, database: Path) -> None:
+def test_the_jobs_of_a_dead_pool_are_adopted_with_the_attempt_given_back(
+    store: Store, job: Job, database: Path
+) -> None:
     register(store, 1, 1)
     (ended,) = maintenance.adopt(store, LATER, None).jobs
     assert (ended.job_id, ended.status) == (job.id, "queued")
@@ -174,7 +194,9 @@ def test_a_job_that_takes_its_pool_down_again_and_again_ends_dead(store: Store, 
     assert rounds == maintenance.MAX_INTERRUPTIONS + 2
 
 
-def test_a_worker_that_dies_under_a_living_pool_is_left_to_that_pool_s_supervisor(store: Store, job: Job, database: Path) -> None:
+def test_a_worker_that_dies_under_a_living_pool_is_left_to_that_pool_s_supervisor(
+    store: Store, job: Job, database: Path
+) -> None:
     """Only its supervisor knows how it ended; adopted by another, a crash would not be charged to the job."""
     alive = process.this_process().start_time
     register(store, alive, worker_start=1)
@@ -252,7 +274,9 @@ def test_a_job_that_completes_before_it_hears_of_its_cancelling_is_done(store: S
 
 
 @pytest.mark.parametrize("ending", ["run again", "retry"])
-def test_a_job_queued_anew_is_not_cancelled_by_an_order_from_before(ending: str, store: Store, job: Job, database: Path) -> None:
+def test_a_job_queued_anew_is_not_cancelled_by_an_order_from_before(
+    ending: str, store: Store, job: Job, database: Path
+) -> None:
     store.cancel(job.id, "me", NOW)
     if ending == "run again":
         store.settle(job, Completed("1"), LATER)

@@ -138,8 +138,12 @@ def test_looking_at_a_database_that_is_not_ours_does_not_make_it_ours(command: C
     assert [each["name"] for each in rows(database, "SELECT name FROM sqlite_schema")] == ["posts"]
 
 
-@pytest.mark.parametrize("content", [b"hello, this is no database at all\n" * 100, b"SQLite format 3\0" + b"\xff" * 5000])
-def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(content: bytes, command: Command, database: Path) -> None:
+@pytest.mark.parametrize(
+    "content", [b"hello, this is no database at all\n" * 100, b"SQLite format 3\0" + b"\xff" * 5000]
+)
+def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(
+    content: bytes, command: Command, database: Path
+) -> None:
     database.write_bytes(content)
     refused(command, database, str(database), "another with --db")
     assert database.read_bytes() == content
@@ -158,7 +162,15 @@ def test_a_missing_folder_is_named(command: Command, tmp_path: Path) -> None:
 
 
 def test_reading_a_database_that_is_not_there_does_not_make_it(command: Command, database: Path) -> None:
-    for arguments in (["status"], ["list"], ["show", "1"], ["retry", "1"], ["archive", "1"], ["cancel", "1"], ["resume"]):
+    for arguments in (
+        ["status"],
+        ["list"],
+        ["show", "1"],
+        ["retry", "1"],
+        ["archive", "1"],
+        ["cancel", "1"],
+        ["resume"],
+    ):
         command(*arguments).refused(4, "jobs.db: no such database", "POOL_DB")
     assert not database.exists()
 

@@ -36,7 +36,7 @@ STATEMENTS = [name for name in SQL if not name.startswith("part_")]  # those are
 
 def plan(store: Store, name: str) -> list[str]:
     sql = SQL[name]
-    names = {each: None for each in re.findall(r":([a-z_]+)", sql)}
+    names = dict.fromkeys(re.findall(r":([a-z_]+)", sql))
     numbers = [None] * max((int(each) for each in re.findall(r"\?(\d+)", sql)), default=0)
     return [each[3] for each in store.connection.execute(f"EXPLAIN QUERY PLAN {sql}", names or numbers).fetchall()]
 
@@ -51,8 +51,8 @@ def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             for status, count in (("done", 20_000), ("queued", 5_000), ("dead", 500), ("running", 4)):
                 store.connection.execute(
                     """WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
-                    INSERT INTO jobs (type, payload, status, priority, idempotency_key, locked_by, locked_at, last_error)
-                    SELECT 't' || i % 3, '{}', ?1, 0, ?1 || i, iif(?1 = 'running', 'w' || i, NULL), NULL, NULL FROM n
+                    INSERT INTO jobs (type, payload, status, idempotency_key, locked_by)
+                    SELECT 't' || i % 3, '{}', ?1, ?1 || i, iif(?1 = 'running', 'w' || i, NULL) FROM n
                     """.replace("?1", f"'{status}'"),
                     (count,),
                 )
@@ -67,7 +67,8 @@ def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def allowed(name: str, what: str) -> bool:
     return SMALL in what or any(
-        name == statement and re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), what) for statement, pattern in ALLOWED
+        name == statement and re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), what)
+        for statement, pattern in ALLOWED
     )
 
 

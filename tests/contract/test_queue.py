@@ -67,7 +67,9 @@ def test_an_integer_of_ten_thousand_digits_comes_back_whole(queue: Queue) -> Non
 
 
 @pytest.mark.parametrize(
-    "value", [{"a": float("nan")}, {"a": "\ud800"}, {1: 2}, {"a": {1}}, {"a": b""}], ids=["nan", "surrogate", "key", "set", "bytes"]
+    "value",
+    [{"a": float("nan")}, {"a": "\ud800"}, {1: 2}, {"a": {1}}, {"a": b""}],
+    ids=["nan", "surrogate", "key", "set", "bytes"],
 )
 @pytest.mark.parametrize("where", ["enqueue", "enqueue_many", "complete"])
 def test_a_value_json_cannot_hold_is_refused_and_nothing_is_stored(
@@ -178,7 +180,7 @@ def test_a_handler_declared_here_says_how_many_tries_its_jobs_get(queue: Queue, 
     function.options(max_attempts=3, key="k").enqueue(queue, 1)
     assert [each["max_attempts"] for each in rows(database)] == [9, 2, 9, 9, 3]
     assert payload_of(database, 4) == payload_of(database, 5) == '{"a":1}'
-    with pytest.raises(TypeError, match="'a'|'b'"):
+    with pytest.raises(TypeError, match="argument"):
         function.enqueue(queue, b=1)  # type: ignore[call-arg]
 
 
@@ -186,7 +188,12 @@ def test_a_handler_declared_here_says_how_many_tries_its_jobs_get(queue: Queue, 
 
 
 def test_many_jobs_may_be_specs_tuples_and_mappings(queue: Queue, database: Path) -> None:
-    items = [Spec("t", {"a": 1}, key="k"), ("t", [2]), {"type": "t", "payload": 3, "priority": 4}, ("t", 1, "k")]
+    items: list[Any] = [
+        Spec("t", {"a": 1}, key="k"),
+        ("t", [2]),
+        {"type": "t", "payload": 3, "priority": 4},
+        ("t", 1, "k"),
+    ]
     assert queue.enqueue_many(items) == 3
     assert [(each["payload"], each["priority"]) for each in rows(database)] == [('{"a":1}', 0), ("[2]", 0), ("3", 4)]
 
@@ -368,7 +375,8 @@ class Unprintable(Exception):
 
 
 @pytest.mark.parametrize(
-    "error", ["x" * 20_000_000, ValueError("x" * 20_000_000), "\ud800", ValueError("\ud800"), Unprintable(), "", ValueError()]
+    "error",
+    ["x" * 20_000_000, ValueError("x" * 20_000_000), "\ud800", ValueError("\ud800"), Unprintable(), "", ValueError()],
 )
 def test_fail_stores_any_error_bounded(error: Any, queue: Queue, database: Path) -> None:
     queue.enqueue("t")
@@ -538,13 +546,17 @@ def test_a_fork_closes_the_queue_s_file_and_nothing_of_a_queue_in_memory(databas
         queue.enqueue("t")
 
         def child() -> None:
-            assert str(database) not in str([os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")[:-1]])
+            assert str(database) not in str(
+                [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")[:-1]]
+            )
 
         assert in_fork(child) == 0
         assert memory.get(1) is not None and queue.get(1) is not None
 
 
-def test_a_queue_keeps_to_its_file_when_the_working_folder_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_keeps_to_its_file_when_the_working_folder_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with Queue("relative.db") as queue:
         monkeypatch.chdir("/")

@@ -25,6 +25,8 @@ MAX_CRASHES = 2
 ALIVE, STRANGER, GONE = "here:1:alive", "elsewhere:1:stranger", "here:1:gone"
 WORKERS = st.sampled_from([ALIVE, STRANGER, GONE])
 DELAYS = st.integers(0, 100)
+KINDS = st.sampled_from(["done", "done", "fail", "discard", "snooze"])
+SIZES = st.integers(1, 3)
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,13 @@ class Life(RuleBasedStateMachine):
 
     # events
 
-    @rule(target=ids, key=st.sampled_from([None, None, "a", "b"]), delay=DELAYS, priority=st.integers(-1, 1), most=st.integers(1, 3))
+    @rule(
+        target=ids,
+        key=st.sampled_from([None, None, "a", "b"]),
+        delay=DELAYS,
+        priority=st.integers(-1, 1),
+        most=st.integers(1, 3),
+    )
     def enqueue(self, key: str | None, delay: int, priority: int, most: int) -> int:
         holder = next((i for i, j in self.jobs.items() if key and (j.key, j.place) == (key, "jobs")), None)
         run_at = self.time + delay
@@ -112,26 +120,36 @@ class Life(RuleBasedStateMachine):
     def time_passes(self, seconds: int) -> None:
         self.time += seconds
 
-    def best(self) -> int | None:
+    def due(self) -> list[int]:
+        """Ids of the due jobs, the best first."""
         due = [
             (j.priority, j.run_at, i)
             for i, j in self.jobs.items()
             if (j.place, j.status) == ("jobs", "queued") and j.run_at <= self.time
         ]
-        return min(due)[2] if due else None
+        return [each[2] for each in sorted(due)]
 
-    def claimed(self, job: Job | None, worker: str) -> Any:
-        best = self.best()
-        assert (job.id if job else None) == best
-        if job is None or best is None:
-            return multiple()
-        self.change(best, status="running", worker=worker, locked_at=self.time, attempts=self.jobs[best].attempts + 1)
-        assert (job.worker, job.attempts) == (worker, self.jobs[best].attempts)
-        return job
+    def claimed(self, jobs: list[Job], worker: str, size: int) -> Any:
+        """Check that the best due jobs were claimed, a group only of those nobody suspects, and enter their leases."""
+        best = self.due()[:1]
+        if best and not self.jobs[best[0]].crashes:
+            following = [i for i in self.due()[1:] if self.jobs[i].priority == self.jobs[best[0]].priority]
+            best += sorted(i for i in following[: size - 1] if not self.jobs[i].crashes)
+        assert [job.id for job in jobs] == best
+        for job in jobs:
+            attempts = self.jobs[job.id].attempts + 1
+            self.change(job.id, status="running", worker=worker, locked_at=self.time, attempts=attempts)
+            assert (job.worker, job.attempts) == (worker, attempts)
+        return multiple(*jobs)
 
     @rule(target=leases, worker=WORKERS)
     def claim(self, worker: str) -> Any:
-        return self.claimed(self.store.claim(worker, self.now), worker)
+        job = self.store.claim(worker, self.now)
+        return self.claimed([job] if job else [], worker, 1)
+
+    @rule(target=leases, worker=WORKERS, size=SIZES)
+    def claim_group(self, worker: str, size: int) -> Any:
+        return self.claimed(self.store.claim_group(worker, {"t": size}, self.now), worker, size)
 
     def outcome(self, lease: Job, kind: str, delay: int) -> Outcome:
         """An outcome, and the model after it, when the lease still holds."""
@@ -151,17 +169,35 @@ class Life(RuleBasedStateMachine):
             self.retry_or_dead(lease.id, run_at=self.time + delay)
         return Failed("no luck", delay=delay, permanent=kind == "discard")
 
-    @rule(lease=leases, kind=st.sampled_from(["done", "fail", "discard", "snooze"]), delay=DELAYS)
+    @rule(lease=leases, kind=KINDS, delay=DELAYS)
     def settle(self, lease: Job, kind: str, delay: int) -> None:
         held = self.holds(lease)
         assert self.store.settle(lease, self.outcome(lease, kind, delay), self.now) == held
 
-    @rule(target=leases, lease=leases, kind=st.sampled_from(["done", "fail", "discard", "snooze"]), delay=DELAYS)
-    def settle_group(self, lease: Job, kind: str, delay: int) -> Any:
-        held = self.holds(lease)
-        lost, following = self.store.settle_group([(lease, self.outcome(lease, kind, delay))], [], {}, self.now)
-        assert lost == (not held)
-        return self.claimed(following[0] if following else None, lease.worker)
+    @rule(
+        target=leases,
+        ended=leases,
+        other=leases,
+        kind=KINDS,
+        others=KINDS,
+        begun=st.booleans(),
+        delay=DELAYS,
+        size=SIZES,
+    )
+    def settle_group(self, ended: Job, other: Job, kind: str, others: str, begun: bool, delay: int, size: int) -> Any:
+        """Ends and claims in one transaction; the other job of the group ended as well, or was never begun."""
+        both = [ended] if ended.id == other.id else [ended, other]
+        lost = sum(not self.holds(lease) for lease in (both if begun else both[:1]))
+        outcomes = [(ended, self.outcome(ended, kind, delay))]
+        if begun and both[1:]:
+            outcomes.append((other, self.outcome(other, others, delay)))
+        left = [] if begun else both[1:]
+        for lease in left:
+            if self.holds(lease):
+                self.change(lease.id, status="queued", attempts=lease.attempts - 1, worker=None, locked_at=None)
+        were_lost, jobs = self.store.settle_group(outcomes, left, {"t": size}, self.now)
+        assert were_lost == lost
+        return self.claimed(jobs, ended.worker, size)
 
     def evidence(self, kind: AttemptOutcome) -> Evidence:
         return Evidence(kind, "what happened", self.now)
@@ -242,7 +278,11 @@ class Life(RuleBasedStateMachine):
         for job_id in held:
             self.given_back(job_id, MAX_INTERRUPTIONS)
 
-    @rule(worker=WORKERS, number=st.integers(0, 3), kind=st.sampled_from([None, AttemptOutcome.TIMEOUT, AttemptOutcome.INTERRUPTED]))
+    @rule(
+        worker=WORKERS,
+        number=st.integers(0, 3),
+        kind=st.sampled_from([None, AttemptOutcome.TIMEOUT, AttemptOutcome.INTERRUPTED]),
+    )
     def worker_dies(self, worker: str, number: int, kind: AttemptOutcome | None) -> None:
         held = sorted(self.held_by(worker))
         at_hand = held[number % len(held)] if held and number else 0

@@ -184,7 +184,9 @@ def test_a_running_pool_leaves_a_strangers_fresh_lease_alone_and_ends_an_old_one
     assert row(database, 2)["locked_by"] == ME + "fresh"
 
 
-def test_a_dead_job_requeued_by_sql_runs_again(pool: Callable[..., Pool], queue: Queue, database: Path, tmp_path: Path) -> None:
+def test_a_dead_job_requeued_by_sql_runs_again(
+    pool: Callable[..., Pool], queue: Queue, database: Path, tmp_path: Path
+) -> None:
     ran = tmp_path / "ran"
     queue.enqueue("note", {"path": str(ran)})
     with stranger(database) as sql:

@@ -17,7 +17,21 @@ from tests.conftest import Command
 from tests.support import environment, row, rows, stranger
 
 ASCII = {"PYTHONIOENCODING": "ascii", "LANG": "C", "LC_ALL": "C"}
-COMMANDS = ["run", "enqueue", "map", "status", "list", "show", "retry", "archive", "cancel", "pause", "resume", "scale", "reload"]
+COMMANDS = [
+    "run",
+    "enqueue",
+    "map",
+    "status",
+    "list",
+    "show",
+    "retry",
+    "archive",
+    "cancel",
+    "pause",
+    "resume",
+    "scale",
+    "reload",
+]
 STATUS_KEYS = {
     "queued", "running", "done", "dead", "oldest_run_at", "oldest_age_s", "last_errors", "queue_depth",
     "in_progress_count", "retry_rate", "db_write_latency_p99_ms", "workers",
@@ -158,7 +172,9 @@ def test_enqueue_says_the_id_and_a_known_key_again(command: Command, database: P
     assert row(database)["payload"] == '{"a":"é"}'
 
 
-def test_a_payload_comes_from_the_argument_a_file_or_standard_input(command: Command, database: Path, tmp_path: Path) -> None:
+def test_a_payload_comes_from_the_argument_a_file_or_standard_input(
+    command: Command, database: Path, tmp_path: Path
+) -> None:
     (tmp_path / "payload.json").write_text('{"from": "file"}')
     command("enqueue", "t").ok()
     command("enqueue", "t", "@payload.json").ok()
@@ -178,7 +194,9 @@ def test_options_reach_the_job(command: Command, database: Path) -> None:
     assert found["run_at"] == "2036-12-01 08:00:00.000"
 
 
-def test_many_jobs_come_from_lines_of_a_file_or_of_standard_input(command: Command, database: Path, tmp_path: Path) -> None:
+def test_many_jobs_come_from_lines_of_a_file_or_of_standard_input(
+    command: Command, database: Path, tmp_path: Path
+) -> None:
     lines = [{"type": "a", "payload": {"n": 1}, "key": "k"}, {"type": "b", "delay": 60}, {"type": "a", "key": "k"}]
     lines.append({"type": "c", "run_at": "2036-12-01T09:00+01:00"})
     text = "\n\n".join(map(json.dumps, lines))
@@ -191,7 +209,11 @@ def test_many_jobs_come_from_lines_of_a_file_or_of_standard_input(command: Comma
 
 def test_bare_payloads_are_lines_when_the_type_is_given(command: Command, database: Path) -> None:
     command("enqueue", "t", "--jsonl", "-", stdin='{"a": 1}\n[2]\n"3"\n').ok()
-    assert [(each["type"], each["payload"]) for each in rows(database)] == [("t", '{"a":1}'), ("t", "[2]"), ("t", '"3"')]
+    assert [(each["type"], each["payload"]) for each in rows(database)] == [
+        ("t", '{"a":1}'),
+        ("t", "[2]"),
+        ("t", '"3"'),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -246,7 +268,8 @@ def test_an_empty_queue_has_a_status_too(queue: Queue, command: Command) -> None
 
 
 @pytest.mark.parametrize(
-    ("status", "ids"), [("queued", [4, 5]), ("running", [3]), ("done", [1]), ("dead", [2]), ("archive", [6]), ("", [5, 4, 3, 2, 1])]
+    ("status", "ids"),
+    [("queued", [4, 5]), ("running", [3]), ("done", [1]), ("dead", [2]), ("archive", [6]), ("", [5, 4, 3, 2, 1])],
 )
 def test_list_shows_the_jobs_of_each_status(status: str, ids: list[int], mixed: Queue, command: Command) -> None:
     chosen = ["--status", status] if status else []
@@ -275,7 +298,9 @@ def test_show_tells_the_whole_story_of_a_job(mixed: Queue, command: Command) -> 
 # mending
 
 
-def test_retry_and_archive_say_which_jobs_they_left_alone_and_exit_1(mixed: Queue, command: Command, database: Path) -> None:
+def test_retry_and_archive_say_which_jobs_they_left_alone_and_exit_1(
+    mixed: Queue, command: Command, database: Path
+) -> None:
     answer = command("retry", "1", "2", "3", "99", "2")
     assert answer.code == 1 and answer.err == "" and "2" in answer.out and "1, 3, 99" in answer.out
     assert row(database, 2)["status"] == "queued"
@@ -311,7 +336,9 @@ def test_an_archived_job_whose_key_is_taken_again_stays_there(queue: Queue, comm
 # odd data and odd terminals
 
 
-@pytest.mark.parametrize("arguments", [["status"], ["list"], ["show", "1"], ["list", "--json"], ["show", "1", "--json"]])
+@pytest.mark.parametrize(
+    "arguments", [["status"], ["list"], ["show", "1"], ["list", "--json"], ["show", "1", "--json"]]
+)
 def test_emoji_in_type_and_error_reach_an_ascii_terminal_spelled_out(
     arguments: list[str], queue: Queue, command: Command
 ) -> None:
@@ -349,7 +376,9 @@ def pipe_to(script: str, tmp_path: Path, *arguments: str) -> subprocess.Complete
     )
 
 
-@pytest.mark.parametrize("arguments", [["list", "--json"], ["list", "--limit", "10000"], ["status"], ["show", "1"], ["--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["list", "--json"], ["list", "--limit", "10000"], ["status"], ["show", "1"], ["--help"]]
+)
 def test_a_reader_that_goes_away_is_no_error(arguments: list[str], queue: Queue, tmp_path: Path) -> None:
     queue.enqueue_many([("t", {"text": "x" * 200})] * 3_000)
     for script in ("head -c 1 > /dev/null", "true"):
@@ -361,7 +390,12 @@ def test_a_full_disk_under_standard_output_is_an_error_not_a_success(queue: Queu
     queue.enqueue("t")
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "pool", "list"], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, env=environment()
+            [sys.executable, "-m", "pool", "list"],
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
         )
     assert done.returncode == 1 and done.stderr == "error: [Errno 28] No space left on device\n"
 
@@ -383,7 +417,11 @@ def test_a_write_that_waits_too_long_for_another_is_refused_in_one_line(
         sql.execute("BEGIN IMMEDIATE")
         assert cli.main() == 4
     said = capsys.readouterr()
-    assert (said.out, said.err.count("error: "), said.err.count("\n")) == ("", 1, 1) and "database is locked" in said.err
+    assert (said.out, said.err.count("error: "), said.err.count("\n")) == (
+        "",
+        1,
+        1,
+    ) and "database is locked" in said.err
 
 
 def test_status_is_one_moment_however_busy_the_queue_is(queue: Queue, database: Path) -> None:

@@ -25,11 +25,13 @@ def refused(running: Pool, *words: str, code: int = 3, traceback: bool = False) 
     assert ("Traceback" in running.err) == traceback, running.err
 
 
-def test_a_module_that_raises_at_import_ends_the_pool_with_its_traceback(pool: StartPool, queue: Queue, database: Path) -> None:
+def test_a_module_that_raises_at_import_ends_the_pool_with_its_traceback(
+    pool: StartPool, queue: Queue, database: Path
+) -> None:
     queue.enqueue("note")
     running = pool(workers=2, handlers="\nraise RuntimeError('not today')\n")
     refused(running, "--handlers tasks", "RuntimeError", "not today", traceback=True)
-    assert 'raise RuntimeError(\'not today\')' in running.err
+    assert "raise RuntimeError('not today')" in running.err
     assert row(database)["status"] == "queued" and row(database)["attempts"] == 0
 
 
@@ -81,7 +83,9 @@ def test_a_user_s_module_called_handlers_stands_beside_our_package_of_that_name(
     assert "no handler" not in row(database, 2)["last_error"]  # ours is there as well
 
 
-def test_a_user_s_package_called_handlers_does_too(pool: StartPool, queue: Queue, database: Path, tmp_path: Path) -> None:
+def test_a_user_s_package_called_handlers_does_too(
+    pool: StartPool, queue: Queue, database: Path, tmp_path: Path
+) -> None:
     (tmp_path / "handlers").mkdir()
     (tmp_path / "handlers/__init__.py").touch()
     (tmp_path / "handlers/mine.py").write_text(
@@ -115,7 +119,9 @@ def test_a_handler_imports_the_user_s_modules_when_it_runs(
     assert row(database)["result"] == "42"
 
 
-def test_without_modules_the_handlers_that_are_installed_are_there(pool: StartPool, queue: Queue, database: Path) -> None:
+def test_without_modules_the_handlers_that_are_installed_are_there(
+    pool: StartPool, queue: Queue, database: Path
+) -> None:
     queue.enqueue("thumbnail", {"source": "/nowhere.jpg", "dest": "/nowhere/out.jpg"})
     pool(handlers=None).ready()
     eventually(lambda: row(database)["last_error"])
@@ -129,5 +135,8 @@ def test_an_unknown_type_fails_visibly_and_the_next_job_runs(
     queue.enqueue("note", {"path": str(tmp_path / "ran")})
     pool().ready()
     eventually(lambda: row(database, 2)["status"] == "done")
-    assert row(database, 1)["status"] == "queued" and "no handler for the type 'tumbnail'" in row(database, 1)["last_error"]
+    assert (
+        row(database, 1)["status"] == "queued"
+        and "no handler for the type 'tumbnail'" in row(database, 1)["last_error"]
+    )
     assert lines(tmp_path / "ran") == [""]

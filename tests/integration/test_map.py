@@ -59,7 +59,9 @@ def test_each_file_below_a_folder_but_the_hidden_ones_is_a_job(
     ]
 
 
-def test_the_same_command_again_queues_nothing_and_a_changed_file_again(photos: Path, command: Command, database: Path) -> None:
+def test_the_same_command_again_queues_nothing_and_a_changed_file_again(
+    photos: Path, command: Command, database: Path
+) -> None:
     arguments = ("map", "copy", "photos", "--dest", "out", "--json")
     assert command(*arguments).ok().json() == {"files": 3, "queued": 3, "known": 0}
     assert command(*arguments).ok().json() == {"files": 3, "queued": 0, "known": 3}
@@ -70,7 +72,9 @@ def test_the_same_command_again_queues_nothing_and_a_changed_file_again(photos: 
 
 
 def run(command: Command, *more: str, type: str = "copy") -> Any:
-    return command("map", type, "photos", "--dest", "out", "--run", "--workers", "1", "--handlers", "tasks", "--json", *more)
+    return command(
+        "map", type, "photos", "--dest", "out", "--run", "--workers", "1", "--handlers", "tasks", "--json", *more
+    )
 
 
 def test_with_run_the_files_are_worked_off_once(photos: Path, command: Command, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from tests.support import Pool, eventually, lines, race, row, rows, settled, sta
 StartPool = Callable[..., Pool]
 
 
-def hold(queue: Queue, tmp_path: Path, **options: int) -> Path:
+def hold(queue: Queue, tmp_path: Path, **options: Any) -> Path:
     """Enqueue a job that runs until the returned file is there."""
     gate = tmp_path / "gate"
     queue.enqueue("hold", {"started": str(tmp_path / "started"), "gate": str(gate)}, **options)
@@ -32,7 +33,9 @@ def held(tmp_path: Path, times: int = 1) -> int:
     return int(eventually(lambda: lines(tmp_path / "started")[times - 1 : times])[0])
 
 
-def test_jobs_run_once_each_and_their_results_are_stored(pool: StartPool, queue: Queue, database: Path, tmp_path: Path) -> None:
+def test_jobs_run_once_each_and_their_results_are_stored(
+    pool: StartPool, queue: Queue, database: Path, tmp_path: Path
+) -> None:
     queue.enqueue_many([("note", {"path": str(tmp_path / "ran"), "line": str(n)}) for n in range(300)])
     queue.enqueue("echo", {"a": [1, "é", None]})
     running = pool(workers=2)
@@ -85,7 +88,9 @@ def unstorable(): return {1, 2}
     assert list(running.workers().values()) == [worker], "the worker lived through all of it"
 
 
-def test_a_failure_keeps_its_traceback_its_output_and_when_it_began(pool: StartPool, queue: Queue, database: Path) -> None:
+def test_a_failure_keeps_its_traceback_its_output_and_when_it_began(
+    pool: StartPool, queue: Queue, database: Path
+) -> None:
     source = """
 @handler("loud")
 def loud():
@@ -186,7 +191,9 @@ def test_a_job_from_plain_sql_wakes_an_idle_pool(pool: StartPool, queue: Queue, 
             assert time.monotonic() - began < 4, "it was found by the worker's own look, not woken"
 
 
-def test_a_delayed_job_runs_when_it_is_due_and_not_before(pool: StartPool, queue: Queue, database: Path, tmp_path: Path) -> None:
+def test_a_delayed_job_runs_when_it_is_due_and_not_before(
+    pool: StartPool, queue: Queue, database: Path, tmp_path: Path
+) -> None:
     source = """
 @handler("clock")
 def clock(): return time.time()
@@ -215,7 +222,9 @@ def test_a_delayed_job_committed_while_all_workers_are_busy_runs_when_it_is_due(
     assert time.monotonic() - began < 4
 
 
-def test_priorities_then_due_times_then_ids_order_the_jobs(pool: StartPool, queue: Queue, database: Path, tmp_path: Path) -> None:
+def test_priorities_then_due_times_then_ids_order_the_jobs(
+    pool: StartPool, queue: Queue, database: Path, tmp_path: Path
+) -> None:
     path = str(tmp_path / "ran")
     for line, priority in (("c", 5), ("a", -5), ("d", 5), ("b", 0)):
         queue.enqueue("note", {"path": path, "line": line}, priority=priority)
@@ -241,14 +250,22 @@ def test_drain_ends_with_0_when_all_is_done_and_leaves_what_is_not_due(
 
 @pytest.mark.parametrize(
     ("type", "options"),
-    [("fail", {}), ("fail", {"max_attempts": 1}), ("unknown", {}), ("hang", {"timeout": 0.3, "max_attempts": 1}), ("die", {"max_attempts": 1})],
+    [
+        ("fail", {}),
+        ("fail", {"max_attempts": 1}),
+        ("unknown", {}),
+        ("hang", {"timeout": 0.3, "max_attempts": 1}),
+        ("die", {"max_attempts": 1}),
+    ],
 )
 def test_drain_ends_with_1_when_an_attempt_failed_in_whatever_way(
-    type: str, options: dict[str, float], pool: StartPool, queue: Queue, database: Path
+    type: str, options: dict[str, Any], pool: StartPool, queue: Queue, database: Path
 ) -> None:
     queue.enqueue("echo", {})
-    queue.enqueue(type, **options)  # type: ignore[arg-type]
-    running = pool("--drain", handlers='\n@handler("hang")\ndef hang(): time.sleep(600)\n@handler("die")\ndef die(): os._exit(0)\n')
+    queue.enqueue(type, **options)
+    running = pool(
+        "--drain", handlers='\n@handler("hang")\ndef hang(): time.sleep(600)\n@handler("die")\ndef die(): os._exit(0)\n'
+    )
     assert running.wait() == 1
     assert "1 done, 1 attempts failed" in running.out
     assert row(database, 2)["status"] == ("dead" if "max_attempts" in options else "queued")
@@ -312,7 +329,9 @@ def test_the_second_one_ends_the_job_now_and_gives_the_attempt_back(
     assert (attempt["outcome"], attempt["signal"]) == ("interrupted", "SIGKILL")
 
 
-def test_after_the_grace_the_job_is_ended_and_given_back(pool: StartPool, queue: Queue, database: Path, tmp_path: Path) -> None:
+def test_after_the_grace_the_job_is_ended_and_given_back(
+    pool: StartPool, queue: Queue, database: Path, tmp_path: Path
+) -> None:
     hold(queue, tmp_path, max_attempts=1)
     running = pool("--grace", "0.3")
     held(tmp_path)
@@ -348,7 +367,9 @@ def test_a_pool_stopped_at_any_moment_of_its_start_leaves_nobody(pool: StartPool
 # two pools, and what they show
 
 
-def test_two_pools_share_one_file_and_every_job_runs_once(pool: StartPool, queue: Queue, database: Path, tmp_path: Path) -> None:
+def test_two_pools_share_one_file_and_every_job_runs_once(
+    pool: StartPool, queue: Queue, database: Path, tmp_path: Path
+) -> None:
     one, two = pool(workers=1), pool(workers=1)
     one.ready(), two.ready()
     queue.enqueue_many([("note", {"path": str(tmp_path / "ran"), "line": str(n)}) for n in range(400)])
@@ -360,7 +381,9 @@ def test_two_pools_share_one_file_and_every_job_runs_once(pool: StartPool, queue
     assert two.stop() == 0
 
 
-def test_one_pool_s_end_does_not_touch_the_other_s_jobs(pool: StartPool, queue: Queue, database: Path, tmp_path: Path) -> None:
+def test_one_pool_s_end_does_not_touch_the_other_s_jobs(
+    pool: StartPool, queue: Queue, database: Path, tmp_path: Path
+) -> None:
     gate = hold(queue, tmp_path)
     busy = pool()
     held(tmp_path)
@@ -382,7 +405,9 @@ def test_an_exclusive_pool_refuses_company(pool: StartPool, queue: Queue) -> Non
     assert pool("--exclusive", "--drain").wait() == 0
 
 
-def test_the_titles_of_processes_say_what_they_do(pool: StartPool, queue: Queue, database: Path, tmp_path: Path) -> None:
+def test_the_titles_of_processes_say_what_they_do(
+    pool: StartPool, queue: Queue, database: Path, tmp_path: Path
+) -> None:
     running = pool(workers=2).ready(2)
     assert set(running.workers()) == {1, 2}
     eventually(lambda: {title_of(pid) for pid in running.children()} == {"pool: worker 1 idle", "pool: worker 2 idle"})

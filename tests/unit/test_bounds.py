@@ -11,8 +11,9 @@ SECOND = 1_000_000_000
 
 
 def seen(state: State, *, deadline: float = 0, stall: float = 0, moved: float = 100) -> Snapshot:
-    times = (int(each * SECOND) for each in (100, deadline, stall, moved))
-    return Snapshot(state, 1, 1, *times, 0)
+    at = {"started": 100, "deadline": deadline, "stall": stall, "moved": moved}
+    times = {name: int(seconds * SECOND) for name, seconds in at.items()}
+    return Snapshot(state=state, job_id=1, attempt=1, output=0, **times)
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,18 @@ def test_nesting_that_is_accepted_can_be_read_again() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "nul", "NaN", "[Infinity]", "-Infinity", "{'a': 1}", "\ud800", "[" * 100_000, "[" * 100_000 + "]" * 100_000],
+    [
+        "",
+        "{",
+        "nul",
+        "NaN",
+        "[Infinity]",
+        "-Infinity",
+        "{'a': 1}",
+        "\ud800",
+        "[" * 100_000,
+        "[" * 100_000 + "]" * 100_000,
+    ],
     ids=list("0123456789"),
 )
 def test_what_is_not_json_is_a_value_error(text: str) -> None:

@@ -25,9 +25,7 @@ class Silent:
 
 
 def run_one(function: Callable[..., Any], payload: str = "{}", type: str = "t") -> Outcome:
-    job = Job(
-        id=7, type=type, payload_text=payload, attempts=2, max_attempts=5, timeout_seconds=None, crashes=0, worker="h:1:t"
-    )
+    job = Job(7, type, payload, 2, 5, None, crashes=0, run_at="2030-01-01 00:00:00", priority=0, worker="h:1:t")
     return run(job, {"t": Handler(function, "t")}, Silent())
 
 
@@ -142,7 +140,9 @@ class ExitingText(Exception):
         sys.exit(1)
 
 
-@pytest.mark.parametrize("error", [OddConstructor(1, two=2), RaisingText(), ExitingText(), ValueError("\ud800"), ValueError()])
+@pytest.mark.parametrize(
+    "error", [OddConstructor(1, two=2), RaisingText(), ExitingText(), ValueError("\ud800"), ValueError()]
+)
 def test_odd_exceptions_are_described_all_the_same(error: Exception) -> None:
     outcome = failed(raising(error))
     assert outcome.error.startswith(type(error).__qualname__) and outcome.traceback

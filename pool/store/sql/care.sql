@@ -151,12 +151,13 @@ DELETE FROM jobs_archive WHERE id = :id;
 DELETE FROM attempts WHERE id IN (SELECT id FROM attempts WHERE job_id = :id LIMIT :most);
 
 -- name: walk_jobs
--- The next jobs in the order of their ids, for retention.
-SELECT id, type, status, created_at, updated_at FROM jobs WHERE id > :after ORDER BY id;
+-- The next jobs in the order of their ids, for retention; bytes, as strangers may have stored what is no text.
+SELECT id, CAST(type AS BLOB), status, CAST(created_at AS BLOB), CAST(updated_at AS BLOB) FROM jobs
+WHERE id > :after ORDER BY id;
 
 -- name: walk_archive
 -- The next archived jobs in the order in which they came, for retention.
-SELECT id, type, archived_at FROM jobs_archive INDEXED BY archive_at
+SELECT id, CAST(type AS BLOB), archived_at FROM jobs_archive INDEXED BY archive_at
 WHERE archived_at < :before AND (archived_at, id) > (:at, :after) ORDER BY archived_at, id;
 
 -- name: still_expired
@@ -167,7 +168,7 @@ SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) AND status =
 SELECT id FROM jobs_archive WHERE id IN (SELECT value FROM json_each(:ids)) AND archived_at < :before;
 
 -- name: count_archive
-SELECT count(*) FROM jobs_archive;
+SELECT count(*) FROM jobs_archive WHERE archived_at >= '';
 
 -- name: restored_attempts
 -- The evidence that a restore interrupted what ran when the backup was taken.
@@ -208,7 +209,7 @@ UPDATE audit SET jobs = jobs + :jobs WHERE id = :id;
 -- name: audit_list
 SELECT id, at, by, action, jobs, filter, detail FROM audit WHERE id < :before ORDER BY id DESC LIMIT :limit;
 
--- name: known_types
+-- name: queued_types
 -- Each type in the table: a seek each.
 WITH RECURSIVE found (type) AS (
     SELECT (SELECT type FROM jobs ORDER BY type LIMIT 1)
@@ -221,14 +222,15 @@ SELECT type FROM found WHERE type IS NOT NULL LIMIT :limit;
 SELECT 1 FROM jobs INDEXED BY jobs_type WHERE type = :type AND status = 'queued' LIMIT 1;
 
 -- name: unhandled_types
--- Types whose jobs failed with a certain error and wait or are dead.
-SELECT type, count(*) AS jobs FROM jobs INDEXED BY jobs_failed
-WHERE last_error IS NOT NULL AND last_error LIKE :error AND status IN ('queued', 'dead') GROUP BY type ORDER BY jobs DESC;
+-- Types of jobs that failed with a certain error and wait or are dead.
+SELECT type FROM jobs INDEXED BY jobs_failed
+WHERE last_error IS NOT NULL AND id > 0 AND last_error LIKE :error AND status IN ('queued', 'dead') LIMIT :limit;
 
 -- name: newest_change
--- The latest time that anything wrote lately, as far as indexes and the last rows tell.
+-- The latest time that anything wrote, as far as the last jobs and the indexes of times tell.
 SELECT max(at) FROM (
-    SELECT max(created_at, updated_at) AS at FROM (SELECT created_at, updated_at FROM jobs ORDER BY id DESC LIMIT 200)
+    SELECT max(created_at, updated_at) AS at FROM jobs
+    WHERE id > (SELECT seq - 200 FROM sqlite_sequence WHERE name = 'jobs')
     UNION ALL SELECT max(updated_at) FROM jobs WHERE status = 'dead'
     UNION ALL SELECT max(locked_at) FROM jobs WHERE status = 'running'
     UNION ALL SELECT max(archived_at) FROM jobs_archive
@@ -236,7 +238,7 @@ SELECT max(at) FROM (
 
 -- name: odd_run_at
 -- Queued jobs whose time is no UTC text.
-SELECT id, run_at FROM jobs INDEXED BY jobs_due WHERE status = 'queued'
+SELECT id, run_at FROM jobs INDEXED BY jobs_due WHERE status = 'queued' AND run_at >= ''
 AND run_at NOT GLOB '[0-9][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9] [0-2][0-9]:[0-5][0-9]:[0-6][0-9]'
 AND run_at NOT GLOB '[0-9][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9] [0-2][0-9]:[0-5][0-9]:[0-6][0-9].*' LIMIT 100;
 

@@ -105,7 +105,7 @@ RETURNING status;
 -- dead, or queued for later -> queued, due now, with all its tries.
 UPDATE jobs
 SET status = 'queued', run_at = :now, attempts = 0, crashes = 0, interruptions = 0,
-    locked_by = NULL, locked_at = NULL, updated_at = :now
+    locked_by = NULL, locked_at = NULL, cancel_requested_at = NULL, cancel_requested_by = NULL, updated_at = :now
 WHERE id = :id AND status IN ('dead', 'queued')
 RETURNING id;
 
@@ -113,7 +113,7 @@ RETURNING id;
 -- done -> queued: only where the caller knows that the work has to be done anew.
 UPDATE jobs
 SET status = 'queued', run_at = :now, attempts = 0, crashes = 0, interruptions = 0, result = NULL,
-    locked_by = NULL, locked_at = NULL, updated_at = :now
+    locked_by = NULL, locked_at = NULL, cancel_requested_at = NULL, cancel_requested_by = NULL, updated_at = :now
 WHERE id = :id AND status = 'done'
 RETURNING id;
 

@@ -1,0 +1,197 @@
+"""Reads the database for pages: connections that follow the file, and one look at everything for all open tabs."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pool.clock import now_text, utc_text
+from pool.errors import DatabaseUnusable
+from pool.maintenance import wal_bytes
+from pool.status import status
+from pool.store import Row, Store
+
+#: How long a page waits for a database that another holds.
+BUSY_SECONDS = 5.0
+#: A look at everything serves all tabs for so long, and for longer when it took long, so that it costs at most a
+#: twentieth of a processor however large the queue is.
+FRESH_SECONDS, COST_SHARE, STALEST_SECONDS = 1.0, 20.0, 10.0
+_HOUR, _DAY = 3600, 86_400
+
+Buckets = dict[int, int]
+
+
+class Stores:
+    """Open stores to borrow, one a thread at a time; a file that was replaced is opened anew."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._idle: collections.deque[tuple[Store, tuple[int, int]]] = collections.deque()
+        self._pid = os.getpid()
+
+    @contextlib.contextmanager
+    def take(self) -> Iterator[Store]:
+        """A store for the body of the ``with``. Raises DatabaseUnusable."""
+        store, file = self._borrow()
+        try:
+            yield store
+        except BaseException:
+            store.close()  # it may be in the middle of something
+            raise
+        with self._lock:
+            self._idle.append((store, file))
+
+    def _borrow(self) -> tuple[Store, tuple[int, int]]:
+        file = self._file()
+        with self._lock:
+            if self._pid != os.getpid():  # no SQLite handle crosses a fork, not even to be closed
+                _inherited.extend(self._idle)
+                self._idle.clear()
+                self._pid = os.getpid()
+            idle, stale = [], []
+            for each in self._idle:
+                (idle if each[1] == file else stale).append(each)
+            self._idle = collections.deque(idle)
+            found = self._idle.pop() if self._idle else None
+        for store, _ in stale:
+            store.close()
+        return found or (self._open(), file)
+
+    def _open(self) -> Store:
+        store = Store.open(self.path, busy_seconds=BUSY_SECONDS, create=False)
+        # A stranger may have stored text that is not UTF-8; the page says so instead of failing.
+        store.connection.text_factory = lambda raw: raw.decode("utf-8", "backslashreplace")
+        return store
+
+    def _file(self) -> tuple[int, int]:
+        try:
+            found = os.stat(self.path)
+        except OSError as error:
+            raise DatabaseUnusable(f"{self.path}: {error.strerror}; is it the right file?") from error
+        return found.st_dev, found.st_ino
+
+    def close(self) -> None:
+        """Close those that nobody has borrowed."""
+        with self._lock:
+            for store, _ in self._idle:
+                store.close()
+            self._idle.clear()
+
+
+_inherited: list[tuple[Store, tuple[int, int]]] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Everything the overview and the metrics show, read at one time (``at``, seconds since the epoch)."""
+
+    at: float
+    status: dict[str, Any]
+    pause: Row | None
+    orders: dict[int, Row]
+    minutes: dict[str, tuple[int, int]]
+    types_last_hour: dict[str, tuple[int, int]]
+    counters: dict[str, dict[str, Buckets]]
+    recent_waits: Buckets
+    recent_since: float | None
+    wal_bytes: int
+    database_bytes: int
+    workers: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Looks:
+    """The latest look, shared by all who ask; one of them at a time takes a new one."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+        self._lock = threading.Lock()
+        self._latest: Look | None = None
+        self._good_until = 0.0
+        #: (when, waits counted until then), a sample a minute, for the last hour
+        self._samples: collections.deque[tuple[float, Buckets]] = collections.deque(maxlen=61)
+
+    def get(self) -> Look:
+        """A look that is about a second old at most, unless each takes long."""
+        with self._lock:
+            if self._latest is None or time.monotonic() >= self._good_until:
+                began = time.monotonic()
+                self._latest = self._take()
+                cost = time.monotonic() - began
+                self._good_until = began + min(max(FRESH_SECONDS, cost * COST_SHARE), STALEST_SECONDS)
+            return self._latest
+
+    def forget(self) -> None:
+        """Something was changed here: the next one is taken anew."""
+        self._good_until = 0.0
+
+    def _take(self) -> Look:
+        at = time.time()
+        with self._stores.take() as store:
+            found = status(store, at)
+            counters = read_counters(store)
+            waits = total(counters.get("wait", {}))
+            since = self._sample(at, waits)
+            pause = store.rows("current_pause", now=now_text())
+            return Look(
+                at=at,
+                status=found,
+                pause=pause[0] if pause else None,
+                orders={each["id"]: row for each in found["pools"] for row in store.rows("pool_orders", pool=each["id"])},
+                minutes=_minutes(store, at),
+                types_last_hour=_types(store, at),
+                counters=counters,
+                recent_waits=_less(waits, since[1]) if since else waits,
+                recent_since=since[0] if since else None,
+                wal_bytes=wal_bytes(store.path),
+                database_bytes=os.stat(store.path).st_size,
+                workers=list(found["workers"]),
+            )
+
+    def _sample(self, at: float, waits: Buckets) -> tuple[float, Buckets] | None:
+        """What had been counted an hour ago, or when this process began to look; None when that is only now."""
+        while self._samples and at - self._samples[0][0] > _HOUR:
+            self._samples.popleft()
+        if not self._samples or at - self._samples[-1][0] >= 60:
+            self._samples.append((at, waits))
+        oldest = self._samples[0]
+        return oldest if at - oldest[0] >= 60 and _less(waits, oldest[1]) else None
+
+
+def read_counters(store: Store) -> dict[str, dict[str, Buckets]]:
+    """What the pools have counted, ever: name, label, bucket."""
+    found: dict[str, dict[str, Buckets]] = {}
+    for row in store.rows("web_counters"):
+        found.setdefault(row["name"], {}).setdefault(row["label"], {})[row["bucket"]] = row["value"]
+    return found
+
+
+def total(by_label: dict[str, Buckets]) -> Buckets:
+    """The buckets of all labels together."""
+    found: collections.Counter[int] = collections.Counter()
+    for buckets in by_label.values():
+        found.update(buckets)
+    return dict(found)
+
+
+def _less(now: Buckets, before: Buckets) -> Buckets:
+    return {bucket: value - before.get(bucket, 0) for bucket, value in now.items() if value > before.get(bucket, 0)}
+
+
+def _minutes(store: Store, at: float) -> dict[str, tuple[int, int]]:
+    rows = store.rows("web_minutes", since=utc_text(at - _DAY)[:16])
+    return {row["minute"]: (row["done"], row["failed"]) for row in rows}
+
+
+def _types(store: Store, at: float) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for row in store.rows("web_minutes_by_type", since=utc_text(at - _HOUR)[:16]):
+        done, failed = found.get(row["type"], (0, 0))
+        found[row["type"]] = (done + row["done"], failed + row["failed"])
+    return found
