@@ -1,12 +1,10 @@
-"""What has to be done for all jobs now and then: the reaper, adoption, leases, the checkpoint.
+"""What has to be done for all jobs now and then: the reaper, adoption, leases.
 
 Each is a guarded UPDATE, so several pools may do them at once, and none needs a leader.
 """
 
 from __future__ import annotations
 
-import os
-import sqlite3
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -119,29 +117,6 @@ def renew_leases(store: Store, identities: Iterable[str], now: str) -> None:
     """Keep fresh the leases of living workers."""
     for identity in identities:
         store.change("renew_held", worker=identity, now=now)
-
-
-def checkpoint(holder: sqlite3.Connection, other: sqlite3.Connection) -> tuple[int, int]:
-    """Move the WAL into the database file without stopping anyone for long; (frames in the WAL, frames moved).
-
-    The write lock is held meanwhile: a PASSIVE checkpoint that starts on a fully moved WAL while a writer begins it
-    anew can corrupt the file in SQLite 3.7.0 to 3.51.2 (sqlite.org/wal.html, "The WAL-Reset Bug"). PASSIVE never
-    waits for readers.
-    """
-    holder.execute("BEGIN IMMEDIATE")
-    try:
-        _, frames, moved = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()[0]
-    finally:
-        holder.execute("ROLLBACK")
-    return int(frames), int(moved)
-
-
-def wal_bytes(path: str) -> int:
-    """Size of the write-ahead log file; 0 when there is none."""
-    try:
-        return os.stat(path + "-wal").st_size
-    except OSError:
-        return 0
 
 
 def _is_alive_here(other: Process) -> bool:

@@ -31,10 +31,11 @@ class Order(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """How many jobs were changed, which were not although they were named or chosen, and which of those cannot leave
-    the archive because another job has their key now."""
+    """How many jobs were changed and which, where that is known; which were not although they were named or chosen;
+    and which of those cannot leave the archive because another job has their key now."""
 
     jobs: int
+    ids: list[int]
     left: list[int]
     taken: list[int]
 
@@ -107,7 +108,7 @@ def purge(store: Store, order: Order, progress: Progress | None = None) -> Chang
 
 
 def purge_expired(store: Store, order: Order, policy: retention.Policy, progress: Progress) -> Changed:
-    """Delete all that a retention policy lets go, at once; ``order`` says who wants it and, as its reason, the rules."""
+    """Delete all that a retention policy lets go; the order says who wants it and, as its reason, the rules."""
     with store.transaction():
         line = audit.record(store, order.now, order.by, "purge", 0, detail=order.reason)
     counted = 0
@@ -120,7 +121,7 @@ def purge_expired(store: Store, order: Order, policy: retention.Policy, progress
             counted = jobs
         progress(jobs)
 
-    return Changed(retention.run(store, policy, order.now, count), [], [])
+    return Changed(retention.run(store, policy, order.now, count), [], [], [])
 
 
 def check_purge(chosen: Selection) -> None:
@@ -163,7 +164,7 @@ class _Change:
         self._action = action
         self._progress = progress
         self._line = 0
-        self._jobs = 0
+        self._done: list[int] = []
         self._refused: set[int] = set()
 
     def run(self, chosen: list[Selection], act: _Act) -> Changed:
@@ -174,7 +175,7 @@ class _Change:
                 self._refused |= set(ids)
                 while ids:
                     ids = self._step(each, ids, act)
-        return Changed(self._jobs, sorted(self._refused), [])
+        return Changed(len(self._done), self._done, sorted(self._refused), [])
 
     def _step(self, of: Selection, ids: list[int], act: _Act) -> list[int]:
         """One transaction, in which the jobs are asked for anew: somebody else may have changed them meanwhile."""
@@ -183,9 +184,9 @@ class _Change:
             done, left = act(selection.still(self._store, of, self._order.now, ids), of)
             self._count(len(done))
         self._refused -= set(done)
-        self._jobs += len(done)
+        self._done += done
         if self._progress is not None:
-            self._progress(self._jobs)
+            self._progress(len(self._done))
         time.sleep(time.monotonic() - began)
         return left
 

@@ -28,6 +28,8 @@ Durability = Literal["normal", "full"]
 #: Rows in one transaction of enqueue_many: far past the point where a commit's cost matters, and short enough
 #: (some 20 ms) that nobody waits long for the lock.
 CHUNK = 5_000
+#: Writes between two looks at the size of the write-ahead log.
+TEND_EVERY = 256
 #: Seconds (some thirty years) that stand for any longer timeout: a worker counts nanoseconds in 64 bits.
 LONGEST_TIMEOUT = 1e9
 
@@ -86,6 +88,7 @@ class Queue:
         self._store: Store | None = None
         self._closed = False
         self._pid = 0
+        self._writes = 0
         self._opened()
         _queues.add(self)
 
@@ -169,6 +172,7 @@ class Queue:
         with self._lock:
             done = self._opened().enqueue(job, full=full)
             self._doorbell.ring()
+            self._tend(1)
         return done
 
     def enqueue_many(self, jobs: Iterable[Spec | tuple[Any, ...] | Mapping[str, Any]], *, chunk: int = CHUNK) -> int:
@@ -185,7 +189,14 @@ class Queue:
             with self._lock:
                 created += self._opened().enqueue_many(part)
                 self._doorbell.ring()
+                self._tend(TEND_EVERY)
         return created
+
+    def _tend(self, writes: int) -> None:
+        self._writes += writes
+        if self._writes >= TEND_EVERY:
+            self._writes = 0
+            self._store.tend_wal()
 
     # by hand
 

@@ -1,19 +1,18 @@
-"""How long ended jobs are kept, and the step by which old ones are deleted and the file shrinks."""
+"""The steps by which jobs that ended long ago are deleted, and the file shrinks; how long is pool.policy's."""
 
 from __future__ import annotations
 
 import collections
-import difflib
 import json
-import re
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from pool.clock import parse_utc, utc_text
-from pool.errors import UsageError
+from pool.policy import KEEP_ALL, OUTCOMES, Policy
 from pool.store import SQL, Row, Store
+
+__all__ = ["KEEP_ALL", "Place", "Policy", "Swept", "delete", "expired", "run", "shrink", "sweep"]
 
 #: Rows deleted in one transaction at most, and seconds after which it ends even so: a claim waits no longer.
 ROWS, HOLD_SECONDS = 500, 0.02
@@ -24,57 +23,6 @@ LOOKS, LOOK_SECONDS = 5_000, 0.05
 FREE_SHARE, FREE_PAGES = 0.25, 4_096
 #: Seconds of one such transaction, which is run only while no job is due.
 SHRINK_SECONDS = 0.005
-
-_DAY = 86_400.0
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": _DAY, "w": 7 * _DAY}
-_DEFAULT: dict[str, float | None] = {"done": 7 * _DAY, "dead": None, "archive": 90 * _DAY}
-_OUTCOMES = tuple(_DEFAULT)
-#: For a policy that says all it means: nothing goes but what a rule names.
-KEEP_ALL: dict[str, float | None] = dict.fromkeys(_OUTCOMES)
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """Seconds for which ended jobs are kept, by outcome (``done``, ``dead``, ``archive``); None is for ever.
-
-    ``by_type`` goes before ``default``. Done jobs go after 7 days and archived ones after 90; dead ones stay until a
-    person has seen to them.
-    """
-
-    default: dict[str, float | None] = field(default_factory=lambda: dict(_DEFAULT))
-    by_type: dict[tuple[str, str], float | None] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, rules: Iterable[str], default: dict[str, float | None] | None = None) -> Policy:
-        """The defaults, changed by rules such as ``done=7d``, ``thumbnail.done=1d``, ``dead=never``.
-
-        Raises:
-            UsageError: names every rule that cannot be read.
-        """
-        policy, faults = cls(dict(_DEFAULT if default is None else default)), []
-        for rule in rules:
-            try:
-                type, outcome, seconds = _parse_rule(rule)
-            except UsageError as error:
-                faults.append(str(error))
-                continue
-            if type:
-                policy.by_type[type, outcome] = seconds
-            else:
-                policy.default[outcome] = seconds
-        if faults:
-            raise UsageError("; ".join(faults))
-        return policy
-
-    def keep(self, type: str, outcome: str) -> float | None:
-        """Seconds for which a job of that type is kept after that outcome; None for ever."""
-        return self.by_type.get((type, outcome), self.default[outcome])
-
-    def shortest(self, *outcomes: str) -> float | None:
-        """The shortest time for which any job with one of these outcomes is kept; None when all are kept for ever."""
-        given = [self.default[outcome] for outcome in outcomes]
-        given += [seconds for (_, outcome), seconds in self.by_type.items() if outcome in outcomes]
-        return min((seconds for seconds in given if seconds is not None), default=None)
 
 
 class Place(NamedTuple):
@@ -143,7 +91,7 @@ def expired(store: Store, policy: Policy, now: str) -> collections.Counter[tuple
     at = parse_utc(now)
     found: collections.Counter[tuple[str, str]] = collections.Counter()
     for _, type, status, _, updated_at in store.connection.execute(SQL["walk_jobs"], {"after": 0}):
-        keep = policy.keep(_text(type), status) if status in _OUTCOMES else None
+        keep = policy.keep(_text(type), status) if status in OUTCOMES else None
         if keep is not None and updated_at < utc_text(at - keep).encode():
             found[_text(type), status] += 1
     for _, type, archived_at in store.connection.execute(SQL["walk_archive"], {"before": now, "at": "", "after": 0}):
@@ -216,7 +164,7 @@ def _sweep_jobs(store: Store, policy: Policy, now: str, after: int) -> tuple[int
     for job_id, type, status, created_at, updated_at in rows:
         after = job_id
         old |= created_at < youngest
-        keep = policy.keep(_text(type), status) if status in _OUTCOMES else None
+        keep = policy.keep(_text(type), status) if status in OUTCOMES else None
         if keep is not None and updated_at < (before := utc_text(at - keep)).encode():
             expired.setdefault((status, before), []).append(job_id)
             found += 1
@@ -290,20 +238,3 @@ def _text(stored: bytes) -> str:
 
 def _ids(store: Store, statement: str, ids: list[int], **bound: object) -> list[int]:
     return [row[0] for row in store.execute(statement, ids=json.dumps(ids), **bound)]
-
-
-def _parse_rule(rule: str) -> tuple[str, str, float | None]:
-    name, equals, text = rule.strip().rpartition("=")
-    type, _, outcome = name.rpartition(".")
-    if not equals or not outcome:
-        raise UsageError(f"{rule!r} is no retention rule; write done=7d, thumbnail.done=1d or dead=never")
-    if outcome not in _OUTCOMES:
-        near = difflib.get_close_matches(outcome, _OUTCOMES, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UsageError(f"{rule!r}: jobs are kept by {', '.join(_OUTCOMES)}, not {outcome!r}{hint}")
-    if text == "never":
-        return type, outcome, None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
-    if not match:
-        raise UsageError(f"{rule!r}: {text!r} is not a time to keep jobs; write 12h, 7d, 4w or never")
-    return type, outcome, float(match[1]) * _UNITS[match[2]]

@@ -13,7 +13,7 @@ from pool.cli.base import group
 from pool.errors import ExitCode, PoolError
 
 # Each module adds its commands to the group.
-from pool.cli import control, enqueue, inspect, map, mend, run  # isort: skip  # noqa: F401
+from pool.cli import care, control, enqueue, inspect, map, mend, run  # isort: skip  # noqa: F401
 
 
 def main() -> int:

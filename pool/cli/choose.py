@@ -62,10 +62,15 @@ def all_dead_option(command: F) -> F:
 
 
 def required(chosen: Selection) -> Selection:
-    """The same, for a command that changes jobs. Raises UsageError for none chosen, and for ids and a choice at once."""
+    """The same, for a command that changes jobs. Raises UsageError for none chosen, and for ids and options at once."""
     if bool(chosen.ids) == bool(set(chosen.facts) - {"ids"}):
         raise UsageError("name the jobs by their ids, or choose them: --all-dead, or --status dead --type TYPE")
     return chosen
+
+
+def many(jobs: int) -> str:
+    """``1 job``, ``1,234 jobs``."""
+    return f"{jobs:,} job" if jobs == 1 else f"{jobs:,} jobs"
 
 
 class Counter:

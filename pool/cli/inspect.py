@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 import time
-from typing import Any
 
 import click
 
 from pool.cli import render
-from pool.cli.base import JOB_ID, database_option, group, json_option, say_json
+from pool.cli.base import JOB_ID, database_option, group, json_option, say, say_json
+from pool.cli.choose import choosing
 from pool.clock import now_text
 from pool.errors import UsageError
+from pool.selection import Cursor, Selection, page, reading
 from pool.status import status as gather
 from pool.store import Store
-
-STATUSES = ("queued", "running", "done", "dead", "archive")
 
 
 @group.command("status")
@@ -34,25 +34,27 @@ def status(database: str, as_json: bool) -> None:
 @group.command("list")
 @database_option
 @json_option
-@click.option("--status", "wanted", type=click.Choice(STATUSES), help="Only these.  [default: all, newest first]")
-@click.option("--type", "type", metavar="TYPE", help="Only this type.")
+@choosing()
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True)
-@click.option(
-    "--before", type=JOB_ID, default=2**62, help="Only ids below this one, to page through what is newest first."
-)
-def list_jobs(database: str, as_json: bool, wanted: str | None, type: str | None, limit: int, before: int) -> None:
-    """Jobs, newest first (queued ones by when they are due)."""
+@click.option("--before", metavar="PLACE", help="The next page: what the page before said, an ID or ID@TIME.")
+def list_jobs(database: str, as_json: bool, chosen: Selection, limit: int, before: str | None) -> None:
+    """Jobs, newest first: queued ones by when they are due, dead and archived ones by when they became that.
+
+    \b
+    pool list --status dead --type webhook --error timeout
+    pool list --key "import:2026*" --newer 1h
+    pool list --status archive --json | jq .[].id
+    """
+    after = None if before is None else Cursor.parse(before)
     store = Store.open(database, create=False)
-    statement = f"list_{wanted or 'all'}"
-    bound: dict[str, Any] = {"type": type, "limit": limit}
-    if wanted in (None, "done", "archive"):
-        bound["before"] = before
-    rows = store.rows(statement, **bound)
+    found = page(store, chosen, now_text(), limit, after)
     store.close()
     if as_json:
-        say_json(rows)
-    else:
-        render.jobs(rows, now_text())
+        say_json(found.rows)
+        return
+    render.jobs(found.rows, now_text())
+    if found.next is not None:
+        say(f"more: --before {shlex.quote(str(found.next))}")
 
 
 @group.command("show")
@@ -60,10 +62,16 @@ def list_jobs(database: str, as_json: bool, wanted: str | None, type: str | None
 @json_option
 @click.argument("job_id", metavar="ID", type=JOB_ID)
 def show(database: str, as_json: bool, job_id: int) -> None:
-    """One job: payload, state, and every attempt that failed with its traceback, stack and output."""
+    """One job: payload, state, and every attempt that failed with its traceback, stack and output.
+
+    \b
+    pool show 17
+    pool show 17 --json | jq -r .failed_attempts[-1].traceback
+    """
     store = Store.open(database, create=False)
-    rows = store.rows("job", id=job_id) or store.rows("archived_job", id=job_id)
-    attempts = store.rows("job_attempts", id=job_id)
+    with reading(store):
+        rows = store.rows("job", id=job_id) or store.rows("archived_job", id=job_id)
+        attempts = store.rows("job_attempts", id=job_id)
     store.close()
     if not rows:
         raise UsageError(f"there is no job {job_id} in {database}")

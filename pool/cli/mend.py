@@ -13,7 +13,7 @@ import click
 from pool import audit, mend, retention, selection
 from pool.cli import render
 from pool.cli.base import JOB_ID, database_option, group, json_option, say, say_json
-from pool.cli.choose import Counter, all_dead_option, choosing, ids_argument, required
+from pool.cli.choose import Counter, all_dead_option, choosing, ids_argument, many, required
 from pool.clock import now_text
 from pool.errors import ExitCode, UsageError
 from pool.mend import Changed, Order
@@ -23,8 +23,8 @@ from pool.store import Store
 
 #: Jobs shown by a dry run.
 EXAMPLES = 10
-#: Ids named of those that were left as they are.
-MOST_LEFT = 50
+#: Ids named at most; where more were changed, how many is told instead.
+SHOWN = 50
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only say how many and show some; change nothing.")
 
 
@@ -102,7 +102,7 @@ def purge(database: str, as_json: bool, chosen: Selection, rules: tuple[str, ...
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError("add --yes to delete without being asked, or --dry-run to see what would go")
-        if not click.confirm(f"Delete {task.count():,} jobs for good?", err=True):
+        if not click.confirm(f"Delete {many(task.count())} for good?", err=True):
             return ExitCode.FAILED
     return task.run(mend.purge)
 
@@ -151,7 +151,7 @@ class _Task:
         if self._as_json:
             say_json(facts)
         else:
-            say(f"{jobs:,} jobs would be {self._done}{', such as' if jobs > len(rows) else ':' if rows else ''}")
+            say(f"{many(jobs)} would be {self._done}{', such as' if jobs > len(rows) else ':' if rows else ''}")
             if rows:
                 render.jobs(rows, now)
         return ExitCode.OK
@@ -169,15 +169,13 @@ class _Task:
         if changed.taken and not changed.jobs:
             raise UsageError(f"job {changed.taken[0]} cannot leave the archive: another job has its key or its id now")
         if self._as_json:
-            facts = {"action": self._action, "dry_run": False, "filter": chosen.facts, "jobs": changed.jobs}
-            say_json({**facts, "left": changed.left})
+            facts = {"action": self._action, "dry_run": False, "filter": chosen.facts}
+            say_json({**facts, "jobs": changed.jobs, "ids": changed.ids, "left": changed.left})
         else:
-            ids = [str(each) for each in chosen.ids if each not in changed.left]
-            say(f"{self._done}: {(', '.join(ids) or 'none') if chosen.ids else f'{changed.jobs:,} jobs'}")
+            say(f"{self._done}: {_ids(changed.ids) if 0 < len(changed.ids) <= SHOWN else many(changed.jobs)}")
             if changed.left:
-                shown = ", ".join(map(str, changed.left[:MOST_LEFT])) + (" …" if len(changed.left) > MOST_LEFT else "")
                 why = f"{self._why_not}, or there is none" if chosen.ids else "another job has its key now"
-                say(f"left as they are ({why}): {shown}")
+                say(f"left as they are ({why}): {_ids(changed.left)}")
         return ExitCode.FAILED if changed.left else ExitCode.OK
 
     def _changed(
@@ -203,7 +201,7 @@ class _Retention(_Task):
             by_type = [{"type": type, "outcome": outcome, "jobs": jobs} for (type, outcome), jobs in found.items()]
             say_json({"action": "purge", "dry_run": True, "jobs": found.total(), "by_type": by_type})
         else:
-            say(f"{found.total():,} jobs would be deleted")
+            say(f"{many(found.total())} would be deleted")
             for (type, outcome), jobs in sorted(found.items()):
                 say(f"  {jobs:>10,}  {render.printable(type)}  {outcome}")
         return ExitCode.OK
@@ -220,3 +218,7 @@ class _Retention(_Task):
 
 def _or_dead(chosen: Selection) -> Selection:
     return chosen if chosen.ids or chosen.status else replace(chosen, status="dead")
+
+
+def _ids(ids: list[int]) -> str:
+    return ", ".join(map(str, sorted(ids)[:SHOWN])) + (" …" if len(ids) > SHOWN else "")

@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
+import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pool.cli.base import say
 from pool.clock import parse_utc
 
+if TYPE_CHECKING:
+    from pool.doctor import Finding
+
 _COLOURS = {"queued": "cyan", "running": "yellow", "done": "green", "dead": "red"}
+_LEVELS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+#: Columns of a table that goes into a pipe: there is no edge to cut it at.
+_WIDE = 4_000
 
 
 def _console() -> Console:
-    return Console(highlight=False, soft_wrap=False)
+    stdout = sys.stdout
+    if isinstance(stdout, io.TextIOWrapper):
+        stdout.reconfigure(errors="backslashreplace")  # what the terminal's encoding lacks is spelled out
+    wide = None if stdout.isatty() or "COLUMNS" in os.environ else _WIDE
+    return Console(highlight=False, soft_wrap=False, width=wide)
 
 
 def printable(text: object) -> Text:
-    """A stranger's text, shown as it is: no markup, and control characters spelled out, so it cannot drive a terminal."""
+    """A stranger's text as it is: no markup, and control characters spelled out, so it cannot drive a terminal."""
     return Text("".join(c if c.isprintable() or c in "\n" else repr(c)[1:-1] for c in str(text)))
 
 
@@ -52,9 +69,9 @@ def status(database: str, found: dict[str, Any]) -> None:
     if found["last_errors"]:
         console.print("\nlast errors")
         for each in found["last_errors"]:
-            line = Text(f"  {each['ended_at'][:19]}  #{each['job_id']} ", style="dim")
-            line.append_text(printable(f"{each['type']}  {each['outcome']}: {_first_line(each['error'])}"))
-            console.print(line, overflow="ellipsis", no_wrap=True)
+            said = Text(f"  {each['ended_at'][:19]}  #{each['job_id']} ", style="dim")
+            said.append_text(printable(f"{each['type']}  {each['outcome']}: {_first_line(each['error'])}"))
+            console.print(said, overflow="ellipsis", no_wrap=True)
 
 
 def _workers(console: Console, workers: list[dict[str, Any]]) -> None:
@@ -76,21 +93,65 @@ def jobs(rows: list[dict[str, Any]], now: str) -> None:
     if not rows:
         console.print("no such jobs")
         return
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("id", "type", "status", "tries", "run at (UTC)", "key", "last error"):
-        table.add_column(name, no_wrap=True, overflow="ellipsis", justify="right" if name == "id" else "left")
+    table = _table("id", "type", "status", "tries", "run at (UTC)", "key", "last error")
     for row in rows:
-        later = row["status"] == "queued" and row["run_at"] > now
+        later = row["status"] == "queued" and str(row["run_at"]) > now
         table.add_row(
             str(row["id"]),
             printable(row["type"]),
             Text(row["status"] + (" (later)" if later else ""), style=_COLOURS.get(row["status"], "")),
             f"{row['attempts']}/{row['max_attempts']}",
-            printable(row["run_at"][:19]),
+            printable(str(row["run_at"])[:19]),
             printable(row["idempotency_key"] or ""),
             printable(_first_line(row["last_error"])),
         )
-    console.print(table)
+    _show(console, table)
+
+
+def audit(rows: list[dict[str, Any]]) -> None:
+    """Who changed what."""
+    console = _console()
+    if not rows:
+        console.print("nobody has changed anything")
+        return
+    table = _table("id", "at (UTC)", "by", "action", "jobs", "which", "why")
+    for row in rows:
+        chosen = " ".join(f"{name}={value}" for name, value in json.loads(row["filter"]).items())
+        said = (row["at"][:19], row["by"], row["action"], f"{row['jobs']:,}", chosen, row["detail"])
+        table.add_row(str(row["id"]), *map(printable, said))
+    _show(console, table)
+
+
+def findings(found: list[Finding]) -> None:
+    """What the doctor says, and what to do about it below each."""
+    console = _console()
+    table = _table("", "", "", header=False)
+    for each in found:
+        what = printable(each.what)
+        if each.todo:
+            what.append_text(Text("\n→ ", style="bold")).append_text(printable(each.todo))
+        table.add_row(Text(each.level, style=_LEVELS[each.level]), each.name, what)
+    _show(console, table)
+
+
+def _show(console: Console, table: Table) -> None:
+    """A pipe gets no blanks behind the lines."""
+    if console.width < _WIDE:
+        console.print(table)
+        return
+    with console.capture() as captured:
+        console.print(table)
+    say("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))
+
+
+def _table(*names: str, header: bool = True) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_header=header)
+    for name in names:
+        right = name in ("id", "jobs")
+        table.add_column(
+            name, no_wrap=header, overflow="ellipsis" if header else "fold", justify="right" if right else "left"
+        )
+    return table
 
 
 def job(row: dict[str, Any], attempts: list[dict[str, Any]], at: float) -> None:
@@ -115,7 +176,7 @@ def job(row: dict[str, Any], attempts: list[dict[str, Any]], at: float) -> None:
         for name in ("traceback", "stack", "output"):
             if each[name]:
                 console.print(f"{name}:", style="dim")
-                console.print(printable(each[name].rstrip()))
+                console.print(printable(str(each[name]).rstrip()))
 
 
 def _took(started: str | None, ended: str) -> str:
@@ -125,8 +186,8 @@ def _took(started: str | None, ended: str) -> str:
         return ""
 
 
-def _first_line(text: str | None) -> str:
-    return (text or "").strip().partition("\n")[0]
+def _first_line(text: object) -> str:
+    return str(text or "").strip().partition("\n")[0]
 
 
 def _ago(seconds: float | None) -> str:

@@ -63,17 +63,12 @@ def plans(opened: Opened) -> Finding:
 
 
 def settings(opened: Opened) -> Finding:
-    """How the file is kept."""
-    mode, page, vacuum = (opened.pragma(name) for name in ("journal_mode", "page_size", "auto_vacuum"))
-    said = f"journal {mode}, synchronous NORMAL on our connections, pages of {page} bytes"
-    if mode not in ("wal", "delete"):
-        return warn("settings", said, "PRAGMA journal_mode = WAL, with all pools stopped")
-    if mode == "delete":
-        said += " (a restored file; becomes WAL when next opened)"
+    """How the file was made."""
+    page, vacuum = opened.pragma("page_size"), opened.pragma("auto_vacuum")
+    said = f"pages of {page} bytes"
     if page != PAGE_SIZE:
         said += f", not {PAGE_SIZE}, so a claim writes more to the log"
-    if vacuum != 2:
-        said += ", and it never shrinks (auto_vacuum is off)"
+    said += ", and it can shrink" if vacuum == 2 else ", and it never shrinks (auto_vacuum is off)"
     return ok("settings", said)
 
 

@@ -8,7 +8,6 @@ import sqlite3
 
 from pool import holders
 from pool.doctor.finding import Finding, OutsideCheck, Subject, fail, ok, size, warn
-from pool.maintenance import wal_bytes
 from pool.store.sqlite import OLDEST_LIBRARY
 from pool.supervisor.database import LOW_SPACE_BYTES, WAL_ALARM_BYTES, WAL_WARNING_BYTES
 
@@ -28,10 +27,12 @@ def file(subject: Subject) -> Finding:
     if not os.path.isfile(path):
         return fail("file", f"{path} is not a file", "name a file with --db or POOL_DB")
     with open(path, "rb") as opened:
-        head = opened.read(16)
-    if head and head != b"SQLite format 3\0":
+        head = opened.read(20)
+    if head and not head.startswith(b"SQLite format 3\0"):
         return fail("file", f"{path} is not an SQLite database", "name another with --db, or restore a backup")
-    return ok("file", f"{path}, {size(os.stat(path).st_size)}")
+    # Bytes 18 and 19 (sqlite.org/fileformat2.html); a connection that may change nothing cannot tell the mode.
+    how = "in WAL mode" if head[18:] == b"\2\2" else "in one piece, as a backup is; in WAL mode once opened"
+    return ok("file", f"{path}, {size(os.stat(path).st_size)}, {how}")
 
 
 def file_system(subject: Subject) -> Finding:
@@ -91,7 +92,8 @@ def permissions(subject: Subject) -> Finding:
 
 def log(subject: Subject) -> Finding:
     """Whether the write-ahead log has grown, and who keeps it from being moved into the file."""
-    bytes = wal_bytes(subject.path)
+    path = subject.path + "-wal"
+    bytes = os.stat(path).st_size if os.path.exists(path) else 0
     readers = holders.log_readers(subject.path)
     who = ", ".join(map(str, readers))
     if bytes > WAL_WARNING_BYTES:

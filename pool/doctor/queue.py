@@ -114,7 +114,7 @@ def types(opened: Opened) -> Finding:
     handled = [json.loads(row["report"]).get("types") for row in living]
     waiting = [row["type"] for row in opened.rows("queued_types", limit=_TYPES)]
     if not living or None in handled:
-        return ok("types", f"{len(waiting)} in the table; no job failed for want of a handler")
+        return ok("types", f"{len(waiting)} types in the table; no job failed for want of a handler")
     known = {name for each in handled for name in each}
     for name in waiting:
         if name not in known and opened.value("has_queued", type=name):

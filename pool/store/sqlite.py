@@ -70,6 +70,25 @@ class Turnstile:
             self._fd = -1
 
 
+class Alone:
+    """``with Alone(...)``: a single statement in the turn, as its own transaction (autocommit)."""
+
+    __slots__ = ("_turn", "_turnstile")
+
+    def __init__(self, turnstile: Turnstile | None) -> None:
+        self._turnstile = turnstile
+        self._turn = False
+
+    def __enter__(self) -> None:
+        if self._turnstile is not None:
+            self._turn = self._turnstile.enter()
+
+    def __exit__(self, *_: object) -> None:
+        if self._turn and self._turnstile is not None:
+            self._turn = False
+            self._turnstile.leave()
+
+
 class Write:
     """``with Write(...)``: one BEGIN IMMEDIATE … COMMIT within the turn; rolled back when the body raises.
 
@@ -150,6 +169,29 @@ def connect(path: str, *, busy_seconds: float = DEFAULT_BUSY_SECONDS, create: bo
     return connection
 
 
+def checkpoint(holder: sqlite3.Connection, other: sqlite3.Connection) -> tuple[int, int]:
+    """Move the WAL into the database file without stopping anyone for long; (frames in the WAL, frames moved).
+
+    The write lock is held meanwhile: a PASSIVE checkpoint that starts on a fully moved WAL while a writer begins it
+    anew can corrupt the file in SQLite 3.7.0 to 3.51.2 (sqlite.org/wal.html, "The WAL-Reset Bug"). PASSIVE never
+    waits for readers.
+    """
+    holder.execute("BEGIN IMMEDIATE")
+    try:
+        _, frames, moved = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()[0]
+    finally:
+        holder.execute("ROLLBACK")
+    return int(frames), int(moved)
+
+
+def wal_bytes(path: str) -> int:
+    """Size of the write-ahead log file; 0 when there is none."""
+    try:
+        return os.stat(path + "-wal").st_size
+    except OSError:
+        return 0
+
+
 def is_transient(error: BaseException) -> bool:
     """Whether trying again later may help: the database is locked, the disk full or ailing."""
     cause = error.__cause__ if isinstance(error, DatabaseUnusable) else error
@@ -164,6 +206,9 @@ def _prepare(connection: sqlite3.Connection) -> None:
         execute("PRAGMA auto_vacuum = INCREMENTAL")
     _until_free(connection, "PRAGMA journal_mode = WAL")
     execute("PRAGMA synchronous = NORMAL")
+    # Never automatic: a checkpoint is taken with the write lock held (checkpoint() says why), by the supervisor, or by
+    # an application where none lives.
+    execute("PRAGMA wal_autocheckpoint = 0")
     execute("PRAGMA foreign_keys = OFF")
     execute("PRAGMA temp_store = MEMORY")
 
@@ -215,7 +260,9 @@ def _migrate(connection: sqlite3.Connection, path: str) -> None:
 
 
 def _refuse_foreign_tables(connection: sqlite3.Connection, path: str) -> None:
-    ours = {name.lower() for text in load_migrations() for name in re.findall(r"^CREATE TABLE (\w+)", text, re.MULTILINE)}
+    ours = {
+        name.lower() for text in load_migrations() for name in re.findall(r"^CREATE TABLE (\w+)", text, re.MULTILINE)
+    }
     for (name,) in connection.execute("SELECT name FROM sqlite_schema"):
         if name.lower() in ours:
             raise DatabaseUnusable(f"{path} has a table named {name} that is not jobpool's; use another file")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,10 +11,21 @@ from typing import Any, Self
 from pool.clock import LATEST, parse_utc, utc_text
 from pool.errors import UsageError
 from pool.job import AttemptOutcome, Cancelled, Completed, Enqueued, Failed, Job, NewJob, Outcome, Snoozed, retry_delay
-from pool.store.sqlite import DEFAULT_BUSY_SECONDS, Turnstile, Write, connect, turnstile_path
+from pool.store.sqlite import (
+    DEFAULT_BUSY_SECONDS,
+    Alone,
+    Turnstile,
+    Write,
+    checkpoint,
+    connect,
+    turnstile_path,
+    wal_bytes,
+)
 from pool.store.statements import load_statements
 
 Row = dict[str, Any]
+#: Size of the write-ahead log at which an application without a pool moves it into the database.
+WAL_BYTES = 8 << 20
 #: How many jobs of a type may be claimed in one transaction; 1 for those not named.
 Groups = Mapping[str, int]
 
@@ -53,7 +65,9 @@ class Store:
         self.path = path
         self._turnstile = None if path == ":memory:" else Turnstile(turnstile_path(path))
         self._write = Write(connection, self._turnstile)
+        self._alone = Alone(self._turnstile)
         self._execute = connection.execute
+        self._checkpointer: sqlite3.Connection | None = None
 
     @classmethod
     def open(cls, path: str, *, busy_seconds: float = DEFAULT_BUSY_SECONDS, create: bool = True) -> Self:
@@ -61,10 +75,21 @@ class Store:
         return cls(connect(path, busy_seconds=busy_seconds, create=create), path)
 
     def close(self) -> None:
-        """Close the connection and the turnstile."""
+        """Close the connections and the turnstile."""
+        if self._checkpointer is not None:
+            self._checkpointer.close()
         self.connection.close()
         if self._turnstile is not None:
             self._turnstile.close()
+
+    def tend_wal(self) -> None:
+        """Checkpoint when the write-ahead log has grown because no pool lives that would; a busy database is left be."""
+        if wal_bytes(self.path) < WAL_BYTES:
+            return
+        if self._checkpointer is None:
+            self._checkpointer = connect(self.path, busy_seconds=0.0)
+        with self._alone, contextlib.suppress(sqlite3.OperationalError):
+            checkpoint(self.connection, self._checkpointer)
 
     # enqueue
 
@@ -73,7 +98,7 @@ class Store:
         if full:
             self._execute("PRAGMA synchronous = FULL")
         try:
-            with self._write:
+            with self._alone:
                 return enqueue_on(self.connection, job)
         finally:
             if full:
@@ -90,7 +115,7 @@ class Store:
 
     def claim(self, worker: str, now: str) -> Job | None:
         """The best due job, now leased to ``worker``; None when nothing is due."""
-        with self._write:
+        with self._alone:
             rows = self._execute(_CLAIM, {"worker": worker, "now": now}).fetchall()
         return Job._make(rows[0]) if rows else None
 
@@ -333,7 +358,8 @@ _COMPLETE = SQL["complete"]
 def enqueue_on(connection: sqlite3.Connection, job: NewJob) -> Enqueued:
     """Store a job within whatever transaction the connection is in."""
     cursor = connection.cursor()
-    cursor.row_factory = None  # the caller's connection may make dictionaries of rows
+    if connection.row_factory is not None:
+        cursor.row_factory = None  # the caller's connection may make dictionaries of rows
     while True:
         rows = cursor.execute(SQL["enqueue"], job).fetchall()
         if rows:

@@ -22,7 +22,7 @@ from pool.events import ERROR, INFO, WARNING, Emit, Event
 from pool.maintenance import Death, Reaped
 from pool.settings import PoolSettings
 from pool.store import Store
-from pool.store.sqlite import connect
+from pool.store.sqlite import checkpoint, connect, wal_bytes
 from pool.supervisor.strays import end_marked
 from pool.supervisor.tally import Increments
 
@@ -85,8 +85,6 @@ class Database(threading.Thread):
         self._emit = emit
         self._store = Store.open(settings.database, busy_seconds=BUSY_SECONDS)
         self._checkpointer = connect(settings.database, busy_seconds=BUSY_SECONDS)
-        for connection in (self._store.connection, self._checkpointer):
-            connection.execute("PRAGMA wal_autocheckpoint = 0")
         self._inode = _inode(settings.database)
         self._requests: collections.deque[Callable[[Store], None]] = collections.deque()
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -308,10 +306,10 @@ class Database(threading.Thread):
         if not self._dirty:
             return
         self._dirty = False
-        frames, moved = maintenance.checkpoint(self._store.connection, self._checkpointer)
+        frames, moved = checkpoint(self._store.connection, self._checkpointer)
         if moved < frames:
             self._dirty = True  # a reader still needs the rest
-        size = maintenance.wal_bytes(self._settings.database)
+        size = wal_bytes(self._settings.database)
         level = (size > WAL_WARNING_BYTES) + (size > WAL_ALARM_BYTES)
         if level > self._wal_level:
             why = "a reader holds a transaction open" if moved < frames else "a burst of writes"
@@ -333,7 +331,7 @@ class Database(threading.Thread):
 
     def _checkpoint_last(self) -> None:
         try:
-            maintenance.checkpoint(self._store.connection, self._checkpointer)
+            checkpoint(self._store.connection, self._checkpointer)
         except sqlite3.Error as error:
             self._emit(Event("no last checkpoint", INFO, {"detail": str(error)}))
         self._doorbell.close()

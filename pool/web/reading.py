@@ -114,6 +114,9 @@ class Looks:
         self._lock = threading.Lock()
         self._latest: Look | None = None
         self._good_until = 0.0
+        self._changes = 0
+        self._minutes: dict[str, tuple[int, int]] = {}
+        self._whole_day_at = float(-_HOUR)
         #: (when, waits counted until then), a sample a minute, for the last hour
         self._samples: collections.deque[tuple[float, Buckets]] = collections.deque(maxlen=61)
 
@@ -122,13 +125,16 @@ class Looks:
         with self._lock:
             if self._latest is None or time.monotonic() >= self._good_until:
                 began = time.monotonic()
+                changes = self._changes
                 self._latest = self._take()
                 cost = time.monotonic() - began
-                self._good_until = began + min(max(FRESH_SECONDS, cost * COST_SHARE), STALEST_SECONDS)
+                if changes == self._changes:
+                    self._good_until = began + min(max(FRESH_SECONDS, cost * COST_SHARE), STALEST_SECONDS)
             return self._latest
 
     def forget(self) -> None:
         """Something was changed here: the next one is taken anew."""
+        self._changes += 1
         self._good_until = 0.0
 
     def _take(self) -> Look:
@@ -143,8 +149,10 @@ class Looks:
                 at=at,
                 status=found,
                 pause=pause[0] if pause else None,
-                orders={each["id"]: row for each in found["pools"] for row in store.rows("pool_orders", pool=each["id"])},
-                minutes=_minutes(store, at),
+                orders={
+                    each["id"]: row for each in found["pools"] for row in store.rows("pool_orders", pool=each["id"])
+                },
+                minutes=self._day(store, at),
                 types_last_hour=_types(store, at),
                 counters=counters,
                 recent_waits=_less(waits, since[1]) if since else waits,
@@ -153,6 +161,15 @@ class Looks:
                 database_bytes=os.stat(store.path).st_size,
                 workers=list(found["workers"]),
             )
+
+    def _day(self, store: Store, at: float) -> dict[str, tuple[int, int]]:
+        """What ended in each minute of the last day; all of it is read once a minute, the last minutes every time."""
+        whole = time.monotonic() - self._whole_day_at >= 60
+        if whole:
+            self._minutes, self._whole_day_at = {}, time.monotonic()
+        rows = store.rows("web_minutes", since=utc_text(at - (_DAY if whole else 180))[:16])
+        self._minutes = {**self._minutes, **{row["minute"]: (row["done"], row["failed"]) for row in rows}}
+        return self._minutes
 
     def _sample(self, at: float, waits: Buckets) -> tuple[float, Buckets] | None:
         """What had been counted an hour ago, or when this process began to look; None when that is only now."""
@@ -182,11 +199,6 @@ def total(by_label: dict[str, Buckets]) -> Buckets:
 
 def _less(now: Buckets, before: Buckets) -> Buckets:
     return {bucket: value - before.get(bucket, 0) for bucket, value in now.items() if value > before.get(bucket, 0)}
-
-
-def _minutes(store: Store, at: float) -> dict[str, tuple[int, int]]:
-    rows = store.rows("web_minutes", since=utc_text(at - _DAY)[:16])
-    return {row["minute"]: (row["done"], row["failed"]) for row in rows}
 
 
 def _types(store: Store, at: float) -> dict[str, tuple[int, int]]:

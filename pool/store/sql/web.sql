@@ -16,10 +16,3 @@ SELECT minute, type, done, failed FROM minutes WHERE minute > :since;
 UPDATE jobs SET payload = :payload, priority = :priority, max_attempts = :max_attempts, updated_at = :now
 WHERE id = :id AND status IN ('queued', 'dead') AND updated_at = :seen
 RETURNING id;
-
--- name: web_next_older
--- The neighbours of a job by id, for the keyboard.
-SELECT id FROM jobs WHERE id < :id ORDER BY id DESC LIMIT 1;
-
--- name: web_next_newer
-SELECT id FROM jobs WHERE id > :id ORDER BY id LIMIT 1;
