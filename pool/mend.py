@@ -187,6 +187,7 @@ class _Change:
         self._done += done
         if self._progress is not None:
             self._progress(len(self._done))
+        self._store.tend_wal()
         time.sleep(time.monotonic() - began)
         return left
 

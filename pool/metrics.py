@@ -10,15 +10,16 @@ from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from pool.clock import now_text
-from pool.maintenance import wal_bytes
 from pool.status import status
 from pool.store import Store
+from pool.store.sqlite import wal_bytes
 
+#: Of what ``render`` returns.
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: Bits of microseconds at which the buckets of durations end (256 µs … 19 h), the same for all types so that they add.
 DURATION_BITS = tuple(range(8, 37, 2))
 #: Bits of nanoseconds at which those of writes end (4 µs … 17 s).

@@ -196,7 +196,7 @@ class Queue:
         self._writes += writes
         if self._writes >= TEND_EVERY:
             self._writes = 0
-            self._store.tend_wal()
+            self._opened().tend_wal()
 
     # by hand
 

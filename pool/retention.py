@@ -75,6 +75,7 @@ def run(store: Store, policy: Policy, now: str, progress: Callable[[int], None])
         jobs, after, more = _sweep_jobs(store, policy, now, after)
         total += jobs
         progress(total)
+        store.tend_wal()
         time.sleep(time.monotonic() - began)
     last, more = ("", 0), True
     while last[0] or more:
@@ -82,6 +83,7 @@ def run(store: Store, policy: Policy, now: str, progress: Callable[[int], None])
         jobs, last, more = _sweep_archive(store, policy, now, Place(0, *last))
         total += jobs
         progress(total)
+        store.tend_wal()
         time.sleep(time.monotonic() - began)
     return total
 
@@ -133,7 +135,7 @@ def delete(store: Store, ids: list[int], *, archived: bool) -> Acted:
     """
     statement = "purge_archived" if archived else "purge_job"
     if not archived:
-        ids = _ids(store, "ended_jobs", ids)
+        ids = sorted(_ids(store, "ended_jobs", ids))
     began, rows = time.monotonic(), ROWS
     done: list[int] = []
     for index, job_id in enumerate(ids):

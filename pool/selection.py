@@ -73,7 +73,7 @@ class Cursor(NamedTuple):
         """Read what ``str()`` wrote. Raises UsageError."""
         job_id, _, at = text.partition("@")
         if not job_id.isascii() or not job_id.isdigit() or int(job_id) >= 2**63:
-            raise UsageError(f"--before takes ID or ID@TIME, as the page before it said, not {text!r}")
+            raise UsageError(f"a page begins after ID or ID@TIME, as the page before it said, not {text[:80]!r}")
         return cls(int(job_id), at)
 
     def __str__(self) -> str:

@@ -27,7 +27,7 @@ import psutil
 from pool import Queue, testing
 from pool.status import status
 from pool.store import Store
-from pool.supervisor.child import MARK
+from pool.supervisor.strays import MARK
 
 HERE = Path(__file__).resolve().parent
 KINDS = (

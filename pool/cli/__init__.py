@@ -12,9 +12,6 @@ import click
 from pool.cli.base import group
 from pool.errors import ExitCode, PoolError
 
-# Each module adds its commands to the group.
-from pool.cli import care, control, enqueue, inspect, map, mend, run  # isort: skip  # noqa: F401
-
 
 def main() -> int:
     """Run the command a person typed; its exit code, see docs/reference.md."""

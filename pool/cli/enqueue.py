@@ -31,7 +31,7 @@ from pool.queue import Queue, Spec
     "--jsonl",
     type=click.File("r", encoding="utf-8"),
     metavar="FILE",
-    help="Many: a JSON object a line (type, payload, key ...), or bare payloads when TYPE is given; - is standard input.",
+    help="Many: a JSON object a line (type, payload, key ...), or bare payloads with TYPE given; - is standard input.",
 )
 def enqueue(
     database: str,

@@ -45,10 +45,13 @@ def list_jobs(database: str, as_json: bool, chosen: Selection, limit: int, befor
     pool list --key "import:2026*" --newer 1h
     pool list --status archive --json | jq .[].id
     """
-    after = None if before is None else Cursor.parse(before)
     store = Store.open(database, create=False)
-    found = page(store, chosen, now_text(), limit, after)
-    store.close()
+    try:
+        found = page(store, chosen, now_text(), limit, None if before is None else Cursor.parse(before))
+    except UsageError as error:
+        raise UsageError(f"--before: {error}") from None
+    finally:
+        store.close()
     if as_json:
         say_json(found.rows)
         return

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
 
 from pool.cli.base import Seconds, Size, database_option, group, say
+from pool.cli.live import LiveLine
 from pool.cli.log import LogWriter
 from pool.settings import PoolSettings
 from pool.store import Store
@@ -39,7 +41,7 @@ from pool.supervisor import Supervisor
     type=int,
     default=0,
     metavar="N",
-    help="Threads of numeric libraries (OMP_NUM_THREADS ...) in a worker; -1: as it is.  [default: processors / workers]",
+    help="Threads of numeric libraries (OMP_NUM_THREADS ...); -1: as it is.  [default: processors / workers]",
 )
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def run(database: str, workers: int | None, log_format: str, **options: Any) -> int:
@@ -57,8 +59,11 @@ def run(database: str, workers: int | None, log_format: str, **options: Any) -> 
         raise click.BadParameter(f"at least 1, not {workers}", param_hint="--workers")
     given = {name: value for name, value in options.items() if value is not None}
     settings = PoolSettings(database, workers or 0, **given).checked()
-    with LogWriter(as_json=log_format == "json") as emit:
+    line = LiveLine(settings.database) if log_format == "text" and sys.stderr.isatty() else None
+    with LogWriter(as_json=log_format == "json", live=line) as emit:
         supervisor = Supervisor(settings, emit)
+        if line is not None:
+            line.watch(supervisor)
         code = supervisor.run()
     if settings.drain:
         _summarize(database, *supervisor.counts)

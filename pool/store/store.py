@@ -83,7 +83,7 @@ class Store:
             self._turnstile.close()
 
     def tend_wal(self) -> None:
-        """Checkpoint when the write-ahead log has grown because no pool lives that would; a busy database is left be."""
+        """Checkpoint when the write-ahead log has grown since no pool lives that would; a busy database is left be."""
         if wal_bytes(self.path) < WAL_BYTES:
             return
         if self._checkpointer is None:

@@ -16,10 +16,10 @@ from typing import NamedTuple
 from pool import process, slot
 from pool.job import AttemptOutcome
 from pool.slot import Slot, Snapshot, State
+from pool.supervisor.strays import MARK
+from pool.supervisor.usage import Usage
 from pool.worker import DUMP_FD, NOTIFY_FD, OUTPUT_FD, OUTPUT_LIMIT, SLOT_FD, WAKE_FD, Assignment, read_output
 
-#: In a worker's environment and so in its children's: tells whose stray a process is.
-MARK = "JOBPOOL_WORKER"
 #: Seconds to wait for a stack dump; faulthandler writes it in well under a millisecond.
 DUMP_SECONDS = 0.2
 _STACK_LIMIT = 64 * 1024
@@ -64,7 +64,7 @@ class Child:
         self.ladder: Ladder | None = None
         self.pinged_at = 0.0
         self.retire_at = float("inf")
-        self.memory_bytes = 0
+        self.usage = Usage()
         self._slack: tuple[int, int, int] = (0, 0, 0)  # job, attempt, nanoseconds its deadlines move
         self._forwarded = 0
         self._shown: int | None = None  # where a dump that was asked for begins

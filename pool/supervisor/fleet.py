@@ -16,16 +16,16 @@ from pool.job import AttemptOutcome
 from pool.maintenance import Death
 from pool.settings import PoolSettings
 from pool.slot import State
-from pool.supervisor import memory
 from pool.supervisor.bounds import PING_SECONDS, Overdue, RestartBudget, next_deadline, overdue
 from pool.supervisor.child import Child, Exit
 from pool.supervisor.death import death_of
 from pool.supervisor.loop import Loop
 from pool.supervisor.strays import end_strays
 from pool.supervisor.tally import Tally
+from pool.supervisor.usage import oom_kills, usage_of_tree
 from pool.worker import Assignment
 
-MEMORY_SECONDS = 1.0
+WEIGH_SECONDS = 1.0
 #: Environment variables by which numeric libraries take their number of threads.
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -68,8 +68,8 @@ class Fleet:
         self._environment = _environment(settings)
         self._spawn_at: dict[int, float] = {}
         self._reloading: collections.deque[Child] = collections.deque()
-        self._oom_kills = memory.oom_kills()
-        self._memory_at = 0.0
+        self._oom_kills = oom_kills()
+        self._weighed_at = 0.0
         self._notify = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         loop.watch(self._notify, self._on_notify)
 
@@ -106,9 +106,9 @@ class Fleet:
     def look(self, now: float) -> None:
         """Look at each worker once: output, bounds, memory, age; and spawn what is due."""
         self.busy = False
-        weigh = now - self._memory_at >= MEMORY_SECONDS
+        weigh = now - self._weighed_at >= WEIGH_SECONDS
         if weigh:
-            self._memory_at = now
+            self._weighed_at = now
         for child in list(self.children.values()):
             self._forward_output(child, child.new_output())
             if child.ladder is not None:
@@ -301,13 +301,14 @@ class Fleet:
 
     def _weigh(self, child: Child, now: float) -> None:
         soft, hard = self._settings.soft_memory, self._settings.hard_memory
-        child.memory_bytes = memory.tree_bytes(child.pid)
-        if hard and child.memory_bytes > hard and child.state == State.BUSY:
-            reason = f"memory limit: {child.memory_bytes >> 20} MB of {hard >> 20} MB"
+        child.usage = usage_of_tree(child.pid)
+        held = child.usage.memory_bytes
+        if hard and held > hard and child.state == State.BUSY:
+            reason = f"memory limit: {held >> 20} MB of {hard >> 20} MB"
             self._emit(Event("ending", WARNING, {"worker": child.number, "job": child.seen().job_id, "detail": reason}))
             child.end(reason, now, outcome=AttemptOutcome.MEMORY)
-        elif soft and child.memory_bytes > soft and not child.retiring:
-            detail = f"it holds {child.memory_bytes >> 20} MB of {soft >> 20} MB"
+        elif soft and held > soft and not child.retiring:
+            detail = f"it holds {held >> 20} MB of {soft >> 20} MB"
             self._emit(Event("recycled", INFO, {"worker": child.number, "detail": detail}))
             child.retire()
 
@@ -324,7 +325,7 @@ class Fleet:
         self._loop.unwatch(child.pidfd)
         del self.children[child.pid]
         self._forward_output(child, child.rest_of_output())
-        kills = memory.oom_kills()
+        kills = oom_kills()
         death = death_of(child, exit, out_of_memory=kills > self._oom_kills)
         self._oom_kills = kills
         seen = child.slot.snapshot()

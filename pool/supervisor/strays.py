@@ -8,7 +8,9 @@ import signal
 from collections.abc import Collection
 
 from pool import process
-from pool.supervisor.child import MARK
+
+#: In a worker's environment and so in its children's: tells whose stray a process is.
+MARK = "JOBPOOL_WORKER"
 
 
 def children_of(pid: int) -> set[int]:

@@ -346,7 +346,8 @@ def _worker_facts(child: Child) -> dict[str, Any]:
         "type": child.slot.type if busy else None,
         "since": wall(seen.started) if busy else None,
         "progress": [progress, total] if busy and (progress or total) else None,
-        "memory_bytes": child.memory_bytes,
+        "memory_bytes": child.usage.memory_bytes,
+        "cpu_seconds": child.usage.cpu_seconds,
         "done": done,
         "failed": failed,
     }

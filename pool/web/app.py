@@ -7,7 +7,6 @@ import logging
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from urllib.parse import urlsplit
 
 from anyio.to_thread import run_sync
 from starlette.applications import Starlette
@@ -132,11 +131,9 @@ async def _login(site: Site, request: Request) -> Response:
     if name is None:
         site.sessions.tried(address)
         return _login_page(site, request, "That is not a token of this dashboard", 403)
-    root = guard.root_of(request)
-    path = local(urlsplit(form.text("next"))._replace(scheme="", netloc="").geturl() if form.text("next") else "/")
-    response = site.redirect(request, path)
+    response = site.redirect(request, local(form.text("next")))
     guard.set_cookie(request, response.headers, site.settings.cookie, site.sessions.begin(name).cookie)
-    log.info("%s signed in from %s (mounted at %r)", name, address, root)
+    log.info("%s signed in from %s", name, address)
     return response
 
 

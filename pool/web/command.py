@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,8 @@ def web(database: str, host: str, port: int, token_file: str | None, behind_prox
         timeout_graceful_shutdown=3, lifespan="on", ws="none", h11_max_incomplete_event_size=32 << 10,
     )  # fmt: skip
     shown = f"[{host}]" if ":" in host else host
-    say(f"dashboard of {database} on http://{shown}:{listener.getsockname()[1]}/  (Ctrl-C ends it)", flush=True)
+    say(f"dashboard of {database} on http://{shown}:{listener.getsockname()[1]}/  (Ctrl-C ends it)")
+    sys.stdout.flush()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # the server raises what it got once more when it has ended
     asyncio.run(Server(config).serve(sockets=[listener]))

@@ -187,7 +187,7 @@ def host_name(header: str) -> str | None:
     host = header.strip().lower()
     if host.startswith("["):
         name, bracket, port = host[1:].partition("]")
-        return name if bracket and (not port or port[:1] == ":" and port[1:].isdigit()) else None
+        return name if bracket and (not port or (port[:1] == ":" and port[1:].isdigit())) else None
     name, colon, port = host.partition(":")
     return name.rstrip(".") if name and (not colon or port.isdigit()) else None
 

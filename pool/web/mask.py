@@ -51,7 +51,7 @@ class Mask:
             # {"name": "Authorization", "value": "…"}, as lists of headers are often written
             named = self.hides(value.get("name", value.get("key", "")))
             return {
-                key: MASK if self.hides(key) and item is not None or named and key == "value"
+                key: MASK if (self.hides(key) and item is not None) or (named and key == "value")
                 else self.value(item, level + 1)
                 for key, item in value.items()
             }  # fmt: skip

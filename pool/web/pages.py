@@ -81,7 +81,7 @@ def job(site: Site, request: Request) -> Response:
         request,
         "job.html",
         job=row,
-        state="archived" if row["archived_at"] is not None else row["status"],
+        state_word="archived" if row["archived_at"] is not None else row["status"],
         payload=site.mask.payload(row["payload"]),
         result=None if row["result"] is None else site.mask.payload(row["result"]),
         attempts=attempts,

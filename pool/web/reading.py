@@ -13,9 +13,9 @@ from typing import Any
 
 from pool.clock import now_text, utc_text
 from pool.errors import DatabaseUnusable
-from pool.maintenance import wal_bytes
 from pool.status import status
 from pool.store import Row, Store
+from pool.store.sqlite import wal_bytes
 
 #: How long a page waits for a database that another holds.
 BUSY_SECONDS = 5.0

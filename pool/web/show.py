@@ -58,8 +58,10 @@ def _odd(text: str) -> list[str]:
 
 def attribute(value: object) -> Markup:
     """A text within quotes of an attribute, such that a form sends it back as it was."""
-    text = "" if value is None else str(value)
-    return Markup("").join(escape(c) if c.isprintable() else Markup(f"&#{ord(c)};") for c in text)
+    text = str(escape("" if value is None else str(value)))
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() or c in "\n\t" else f"&#{ord(c)};" for c in text)
+    return Markup(text)
 
 
 def plain(value: object) -> Markup:
@@ -132,6 +134,11 @@ def stamp(text: Any) -> Markup:
     return Markup('<time datetime="{}Z">{}</time>').format(exact.replace(" ", "T"), exact[:19])
 
 
+def clock(at: float) -> str:
+    """The time of day of an instant, UTC."""
+    return utc_text(at)[11:19]
+
+
 def took(started: Any, ended: Any) -> str:
     """How long it was between two times, empty when one is missing or is no time."""
     try:
@@ -149,4 +156,5 @@ FILTERS = {
     "duration": duration,
     "when": when,
     "stamp": stamp,
+    "clock": clock,
 }
