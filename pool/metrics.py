@@ -81,7 +81,7 @@ def _queue(facts: Facts) -> Iterator[Metric]:
 def _work(counters: Counters) -> Iterator[Metric]:
     done = CounterMetricFamily("jobpool_jobs_done", "Jobs done, ever, by type.", labels=["type"])
     failed = CounterMetricFamily("jobpool_attempts_failed", "Attempts failed, ever, by type.", labels=["type"])
-    restarts = CounterMetricFamily("jobpool_restarts", "Workers that died and were replaced, by cause.", labels=["cause"])
+    restarts = CounterMetricFamily("jobpool_restarts", "Workers that died, by cause.", labels=["cause"])
     for name, family in (("done", done), ("failed", failed), ("restarts", restarts)):
         for label, buckets in counters.get(name, {}).items():
             family.add_metric([label], sum(buckets.values()))
@@ -96,9 +96,8 @@ def _work(counters: Counters) -> Iterator[Metric]:
             histogram.add_metric([label], *_cumulative(buckets, DURATION_BITS, 1e6))
         yield histogram
     write = HistogramMetricFamily(
-        "jobpool_db_write_seconds", f"How long workers' write transactions took, waiting for the lock included. {about}",
-        labels=[],
-    )  # fmt: skip
+        "jobpool_db_write_seconds", f"Workers' write transactions, waiting for the lock included. {about}", labels=[]
+    )
     write.add_metric([], *_cumulative(counters.get("write", {}).get("", {}), WRITE_BITS, 1e9))
     yield write
 

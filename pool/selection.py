@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
@@ -66,7 +66,7 @@ class Cursor(NamedTuple):
     """Where a page ended: the id of its last job, and what the list is sorted by where that is not the id."""
 
     id: int
-    at: str = ""
+    at: str | bytes = ""
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
@@ -77,7 +77,10 @@ class Cursor(NamedTuple):
         return cls(int(job_id), at)
 
     def __str__(self) -> str:
-        return f"{self.id}@{self.at}" if self.at else f"{self.id}"
+        if not self.at:
+            return f"{self.id}"
+        at = self.at.encode("utf-8", "backslashreplace") if isinstance(self.at, str) else self.at
+        return f"{self.id}@{at.decode('utf-8', 'backslashreplace')}"
 
 
 class Page(NamedTuple):
@@ -111,15 +114,28 @@ def reading(store: Store) -> Iterator[None]:
     UTF-8 comes spelled out and hides nothing else."""
     connection = store.connection
     began = not connection.in_transaction
-    before, connection.text_factory = connection.text_factory, spelled_out
     if began:
         connection.execute("BEGIN")
+    try:
+        with _text_as(store, spelled_out):
+            yield
+    finally:
+        if began:
+            connection.execute("COMMIT")
+
+
+@contextlib.contextmanager
+def _text_as(store: Store, factory: Callable[[bytes], str]) -> Iterator[None]:
+    connection = store.connection
+    before, connection.text_factory = connection.text_factory, factory
     try:
         yield
     finally:
         connection.text_factory = before
-        if began:
-            connection.execute("COMMIT")
+
+
+def _exact(text: bytes) -> str:
+    return text.decode("utf-8", "surrogateescape")
 
 
 def spelled_out(text: bytes) -> str:
@@ -133,11 +149,7 @@ def walk(store: Store, selection: Selection, now: str, size: int) -> Iterator[li
     query = _Query(selection, now)
     source = query.source(store)
     after = None
-    while True:
-        with reading(store):
-            picked = query.pick(store, source, source.order, size, after)
-        if not picked or picked[-1] == after:  # the same again: its place is a stranger's text that does not sort
-            return
+    while picked := query.pick(store, source, source.order, size, after):
         yield [each.id for each in picked]
         after = picked[-1]
 
@@ -145,8 +157,7 @@ def walk(store: Store, selection: Selection, now: str, size: int) -> Iterator[li
 def still(store: Store, selection: Selection, now: str, ids: list[int]) -> list[int]:
     """Which of these jobs are selected now; asked within the transaction that changes them."""
     query = _Query(replace(selection, ids=tuple(ids)), now)
-    with reading(store):
-        return [each.id for each in query.pick(store, query.source(store), "by_id", len(ids), None)]
+    return [each.id for each in query.pick(store, query.source(store), "by_id", len(ids), None)]
 
 
 def count(store: Store, selection: Selection, now: str) -> int:
@@ -256,13 +267,15 @@ class _Query:
         bound = {**self.bound, "limit": limit}
         if after is not None:
             parts.append(f"after_{order}")
-            bound |= {"after_id": after.id, "after_at": after.at}
+            exact = after.at.encode("utf-8", "surrogateescape") if isinstance(after.at, str) else after.at
+            bound |= {"after_id": after.id, "after_at": exact, "after_text": isinstance(after.at, str)}
             # Implied by the place; left in, the planner may take it for its bound and walk past all that went before.
             for implied, of in (("older", "by_change"), ("archive_older", "by_archived"), ("key_from", "by_key")):
                 if order == of and implied in parts:
                     parts.remove(implied)
         sql = "\n".join(SQL[f"part_{part}"] for part in (*parts, f"order_{order}", "limit"))
-        return [Cursor(*row) for row in store.connection.execute(sql, bound).fetchall()]
+        with _text_as(store, _exact):
+            return [Cursor(*row) for row in store.connection.execute(sql, bound).fetchall()]
 
     def count(self, store: Store, source: _Source) -> int:
         """How many there are."""

@@ -239,6 +239,9 @@ class Worker:
         elif isinstance(outcome, (Failed, Cancelled)):
             words[slot.FAILED] += isinstance(outcome, Failed)
             words[tally + slot.TALLY_FAILED] += 1
+            self._draining |= outcome.error.startswith(
+                "MemoryError"
+            )  # what is left of this process is not to be trusted
             outcome = self._with_evidence(outcome, started)
         return outcome
 

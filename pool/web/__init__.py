@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pool.web.settings import Authenticate, WebSettings
 
@@ -34,4 +34,4 @@ def wsgi(database: str, **options: Any) -> Any:
     """
     from a2wsgi import ASGIMiddleware
 
-    return ASGIMiddleware(app(database, **{"live": False, **options}))
+    return ASGIMiddleware(cast(Any, app(database, **{"live": False, **options})))

@@ -53,7 +53,8 @@ def retry(site: Site, request: Request, form: Form) -> Response:
     with site.stores.take() as store:
         changed = mend.retry(store, order)
     if not changed.jobs:
-        return site.redirect(request, f"/jobs/{job_id}", "Nothing changed: the job runs, or is done, or its key is another's")
+        why = "Nothing changed: the job runs, or is done, or its key is another's"
+        return site.redirect(request, f"/jobs/{job_id}", why)
     return site.redirect(request, f"/jobs/{job_id}", "Queued again, with all its tries")
 
 
@@ -108,10 +109,12 @@ def edit(site: Site, request: Request, form: Form) -> Response:
             if edited:
                 store.execute("requeue", id=job_id, now=now)
                 what = [name for name in ("payload", "priority", "max_attempts") if bound[name] != row[name]]
-                audit.record(store, now, who(request), "edit", 1, {"ids": [job_id]}, f"changed: {', '.join(what) or '-'}")
+                detail = f"changed: {', '.join(what) or 'nothing'}"
+                audit.record(store, now, who(request), "edit", 1, {"ids": [job_id]}, detail)
         if not edited:
             row = pages.read_job(store, job_id)
-            return pages.edit_form(site, request, row, text, "somebody else changed the job meanwhile; look again, then save")
+            why = "somebody else changed the job meanwhile; look at it again, then save"
+            return pages.edit_form(site, request, row, text, why)
         _ring(store.path)
     return site.redirect(request, f"/jobs/{job_id}", "Saved, and queued with all its tries")
 
@@ -203,7 +206,8 @@ def _order(site: Site, request: Request, action: str, statement: str, told: str,
         given = store.execute(statement, pool=pool, **bound)
         if given:
             audit.record(store, now_text(), who(request), action, 0, {"pool": pool}, told)
-    return site.redirect(request, "/", f"Pool {pool} is told to {told}" if given else f"There is no pool {pool} any more")
+    said = f"Pool {pool} is told to {told}" if given else f"There is no pool {pool} any more"
+    return site.redirect(request, "/", said)
 
 
 def _ring(path: str) -> None:

@@ -99,6 +99,7 @@ def _change(site: Site, change: Change) -> Handler:
             raise HTTPException(403, "this form is too old, or not ours: go back, load the page again, and repeat")
         response = await run_sync(change, site, request, form)
         site.looks.forget()
+        await run_sync(site.stores.tend)
         return response
 
     return handle
@@ -158,6 +159,6 @@ async def _failed(site: Site, request: Request, error: Exception) -> Response:
     if code == 500:
         log.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
     request.scope.setdefault("state", {}).setdefault("session", None)
-    response = site.page(request, "error.html", code, said=said, code=code)
+    response = site.page(request, "error.html", code, said=said, missing=code == 404)
     response.headers.update(headers or {})
     return response

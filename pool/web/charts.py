@@ -80,7 +80,7 @@ class Share(NamedTuple):
     """A row of a distribution."""
 
     label: str
-    count: int
+    jobs: int
     percent: float
     meter: Markup
 

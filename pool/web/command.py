@@ -23,11 +23,13 @@ from pool.store import Store
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others need a token.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8090, show_default=True, help="0 takes a free one.")
 @click.option(
-    "--token-file", metavar="FILE", help="Who may come in: NAME:TOKEN a line. One token may also stand in POOL_WEB_TOKEN."
+    "--token-file",
+    metavar="FILE",
+    help="Who may come in, NAME:TOKEN a line. One may stand in POOL_WEB_TOKEN.",
 )
 @click.option("--read-only", is_flag=True, help="Refuse every change.")
 @click.option("--mask", multiple=True, metavar="NAME", help="Also hide payload fields of that name; may be repeated.")
-@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name by which it is called; may be repeated.")
+@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name it is called by; may be repeated.")
 @click.option("--behind-proxy", is_flag=True, help="Believe X-Forwarded-For and -Proto of a proxy on this machine.")
 @click.option(
     "--ready-age", type=Seconds(), default=300, show_default=True, help="/readyz says no when a due job is older."

@@ -191,7 +191,7 @@ def _per_minute(look: Look) -> float:
 
 def _types(look: Look) -> list[dict[str, Any]]:
     names = set(look.types_last_hour) | set(look.counters.get("done", {})) | set(look.counters.get("failed", {}))
-    found = []
+    found: list[dict[str, Any]] = []
     for name in names:
         wait, run = (look.counters.get(kind, {}).get(name, {}) for kind in ("wait", "run"))
         done, failed = look.types_last_hour.get(name, (0, 0))

@@ -55,7 +55,8 @@ class Stores:
                 _inherited.extend(self._idle)
                 self._idle.clear()
                 self._pid = os.getpid()
-            idle, stale = [], []
+            idle: list[tuple[Store, tuple[int, int]]] = []
+            stale: list[tuple[Store, tuple[int, int]]] = []
             for each in self._idle:
                 (idle if each[1] == file else stale).append(each)
             self._idle = collections.deque(idle)
@@ -76,6 +77,11 @@ class Stores:
         except OSError as error:
             raise DatabaseUnusable(f"{self.path}: {error.strerror}; is it the right file?") from error
         return found.st_dev, found.st_ino
+
+    def tend(self) -> None:
+        """After a change: no pool may be there to keep the write-ahead log short."""
+        with self.take() as store:
+            store.tend_wal()
 
     def close(self) -> None:
         """Close those that nobody has borrowed."""

@@ -101,7 +101,7 @@ def duration(seconds: Any) -> str:
         return f"{seconds * 1e6:.0f} µs"
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
-    if seconds < 10:
+    if seconds < 10 and seconds % 1:
         return f"{seconds:.1f} s"
     for limit, unit, length in ((120, "s", 1), (7200, "min", 60), (172_800, "h", 3600)):
         if seconds < limit:
@@ -118,7 +118,7 @@ def when(text: Any, now: float | None = None) -> Markup:
     except ValueError:
         return cell(text)
     away = (time.time() if now is None else now) - at
-    ago = f"{duration(away)} ago" if away >= 1 else f"in {duration(-away)}" if away <= -1 else "now"
+    ago = f"{duration(away // 1)} ago" if away >= 1 else f"in {duration(-away // 1)}" if away <= -1 else "now"
     exact = utc_text(at)
     return Markup('<time datetime="{}Z" title="{} UTC">{}</time>').format(exact.replace(" ", "T"), exact, ago)
 
@@ -132,6 +132,12 @@ def stamp(text: Any) -> Markup:
     except ValueError:
         return cell(text)
     return Markup('<time datetime="{}Z">{}</time>').format(exact.replace(" ", "T"), exact[:19])
+
+
+def brief(text: Any, now: float) -> Markup:
+    """The time of day, UTC, and the day when that is not today."""
+    whole = stamp(text)
+    return whole.replace(f">{utc_text(now)[:10]} ", ">")
 
 
 def clock(at: float) -> str:
@@ -156,5 +162,6 @@ FILTERS = {
     "duration": duration,
     "when": when,
     "stamp": stamp,
+    "brief": brief,
     "clock": clock,
 }

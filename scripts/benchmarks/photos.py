@@ -1,4 +1,4 @@
-"""Measures our thumbnails against decoding everything and resizing it: `python scripts/bench_thumbnails.py`.
+"""Measures our thumbnails against decoding everything and resizing it; `python -m benchmarks.photos` runs it alone.
 
 Every single measurement is a fresh process, ours and the naive one in turn. Speed is the ratio of medians.
 Memory is the peak beyond what the process held before, with Pillow loaded and one tiny image done.
@@ -21,7 +21,7 @@ from typing import Any
 
 MEGAPIXELS = (10, 16, 24)
 SIZE = 256  # pixels, the longer side of the thumbnails
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def main() -> int:
@@ -64,11 +64,11 @@ def measure(megapixels: tuple[int, ...] = MEGAPIXELS, *, repeats: int = 5, progr
     with tempfile.TemporaryDirectory(prefix="bench-thumbnails-") as folder:
         for size in megapixels:
             photo = os.path.join(folder, f"{size}.jpg")
-            _run("paint-progressive" if progressive else "paint", str(size), photo)
+            run_step("paint-progressive" if progressive else "paint", str(size), photo)
             runs: dict[str, list[dict[str, float]]] = {"ours": [], "naive": []}
             for _ in range(repeats):
                 for kind, found in runs.items():
-                    found.append(json.loads(_run(kind, photo, os.path.join(folder, f"{kind}.jpg"))))
+                    found.append(json.loads(run_step(kind, photo, os.path.join(folder, f"{kind}.jpg"))))
             photos.append(_row(size, os.path.getsize(photo), runs))
     return {
         "speed": min(row["speed"] for row in photos),
@@ -94,7 +94,8 @@ def _row(size: int, file_bytes: int, runs: dict[str, list[dict[str, float]]]) ->
     }
 
 
-def _run(*step: str) -> str:
+def run_step(*step: str) -> str:
+    """Run this file in a fresh process, as a measured one or to paint a photo; what it printed."""
     command = [sys.executable, os.path.abspath(__file__), "--step", *step]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 

@@ -14,11 +14,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 from pool import Queue
 
 SCRIPTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+T = TypeVar("T")
+
 #: Seconds in which whatever a benchmark waits for must have happened.
 PATIENCE = 120.0
 
@@ -76,7 +78,7 @@ def place() -> Iterator[Place]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def until[T](fact: Callable[[], T], what: str, seconds: float = PATIENCE, pause: float = 0.005) -> T:
+def until(fact: Callable[[], T], what: str, seconds: float = PATIENCE, pause: float = 0.005) -> T:
     """Wait until ``fact()`` is true and return it. Raises TimeoutError that names it."""
     give_up = time.monotonic() + seconds
     while not (value := fact()):

@@ -105,26 +105,28 @@ AND id < :after_id
 -- name: part_order_by_id
 ORDER BY id DESC
 
+-- Places in an order are bound as bytes and cast, so that a stranger's text which is not UTF-8 has its place, too.
+
 -- name: part_after_by_due
-AND (run_at, id) > (:after_at, :after_id)
+AND (run_at, id) > (iif(:after_text, CAST(:after_at AS TEXT), :after_at), :after_id)
 
 -- name: part_order_by_due
 ORDER BY run_at, id
 
 -- name: part_after_by_change
-AND (updated_at, id) < (:after_at, :after_id)
+AND (updated_at, id) < (iif(:after_text, CAST(:after_at AS TEXT), :after_at), :after_id)
 
 -- name: part_order_by_change
 ORDER BY updated_at DESC, id DESC
 
 -- name: part_after_by_archived
-AND (archived_at, id) < (:after_at, :after_id)
+AND (archived_at, id) < (iif(:after_text, CAST(:after_at AS TEXT), :after_at), :after_id)
 
 -- name: part_order_by_archived
 ORDER BY archived_at DESC, id DESC
 
 -- name: part_after_by_key
-AND idempotency_key > :after_at
+AND idempotency_key > iif(:after_text, CAST(:after_at AS TEXT), :after_at)
 
 -- name: part_order_by_key
 ORDER BY idempotency_key
