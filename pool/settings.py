@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from pool import cpus
 from pool.errors import UsageError
+from pool.policy import Policy
 
 MAX_WORKERS = 1024
 MB = 1 << 20
@@ -30,6 +31,9 @@ class PoolSettings:
         max_age: after about so long a worker is replaced.
         soft_memory: a worker above this is replaced once its job has ended.
         hard_memory: a worker above this is ended in the middle of its job.
+        keep: rules of how long ended jobs are kept, such as ``done=7d``, over the defaults of pool.policy.
+        on_dead, on_degraded, on_backlog: whom to tell, a job type or an URL; see pool.alerts.
+        backlog_age: how long the oldest due job may wait before that is told.
         nice: niceness added to the workers'.
         pin: give each worker a processor of its own.
         threads: what OMP_NUM_THREADS and its kin are set to in workers; 0 divides the processors among them,
@@ -49,6 +53,11 @@ class PoolSettings:
     max_age: float = 0.0
     soft_memory: int = 0
     hard_memory: int = 0
+    keep: tuple[str, ...] = ()
+    on_dead: str = ""
+    on_degraded: str = ""
+    on_backlog: str = ""
+    backlog_age: float = 600.0
     nice: int = 0
     pin: bool = False
     threads: int = 0
@@ -56,6 +65,10 @@ class PoolSettings:
     def checked(self) -> PoolSettings:
         """The same with defaults filled in. Raises UsageError that lists every fault at once."""
         faults = [text for wrong, text in self._faults() if wrong]
+        try:
+            Policy.parse(self.keep)
+        except UsageError as error:
+            faults.append(f"--keep {error}")
         faults += [f"--handlers takes a module's name, not {name!r}" for name in self.modules if not _is_module(name)]
         if faults:
             raise UsageError("; ".join(faults))
@@ -74,6 +87,7 @@ class PoolSettings:
             (0 < self.hard_memory < 32 * MB, "--hard-memory below 32 MB: a worker could not run anything"),
             (0 < self.hard_memory <= self.soft_memory, "--hard-memory has to be above --soft-memory"),
             (not -20 <= self.nice <= 19, f"--nice takes -20 to 19, not {self.nice}"),
+            (not 0 < self.backlog_age < forever, f"--backlog-age takes seconds above 0, not {self.backlog_age}"),
             (self.threads < -1, f"--threads takes a whole number, not {self.threads}"),
         ]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,7 @@ def _console() -> Console:
     stdout = sys.stdout
     if isinstance(stdout, io.TextIOWrapper):
         stdout.reconfigure(errors="backslashreplace")  # what the terminal's encoding lacks is spelled out
-    wide = None if stdout.isatty() or "COLUMNS" in os.environ else _WIDE
+    wide = None if stdout.isatty() else _WIDE
     return Console(highlight=False, soft_wrap=False, width=wide)
 
 

@@ -34,6 +34,13 @@ from pool.supervisor import Supervisor
 @click.option("--max-age", type=Seconds(), metavar="DURATION", help="Replace a worker after about that long.")
 @click.option("--soft-memory", type=Size(), metavar="SIZE", help="Replace a worker above it once its job ended: 500M.")
 @click.option("--hard-memory", type=Size(), metavar="SIZE", help="End the job of a worker above it: 2G.")
+@click.option(
+    "--keep", multiple=True, metavar="RULE", help="How long ended jobs are kept: done=7d, report.done=1d, dead=never."
+)
+@click.option("--on-dead", metavar="TARGET", help="Tell of jobs that died: a job type, or an URL that gets JSON.")
+@click.option("--on-degraded", metavar="TARGET", help="Tell that workers keep dying and nothing gets done.")
+@click.option("--on-backlog", metavar="TARGET", help="Tell that the oldest due job waits for --backlog-age.")
+@click.option("--backlog-age", type=Seconds(), default=600, show_default=True)
 @click.option("--nice", type=int, default=0, metavar="N", help="Niceness added to the workers'.")
 @click.option("--pin", is_flag=True, help="Give each worker a processor of its own.")
 @click.option(

@@ -12,14 +12,18 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from pool import maintenance, process
+from pool import maintenance, process, retention
+from pool.alerts import Alerts
 from pool.clock import now_text, parse_utc, utc_text
 from pool.doorbell import Listener
 from pool.errors import DatabaseLost, ExclusiveRefused, PoolError
 from pool.events import ERROR, INFO, WARNING, Emit, Event
 from pool.maintenance import Death, Reaped
+from pool.policy import Policy
+from pool.retention import Place
 from pool.settings import PoolSettings
 from pool.store import Store
 from pool.store.sqlite import checkpoint, connect, wal_bytes
@@ -33,6 +37,7 @@ BUSY_LOOK_SECONDS = 0.1
 DRAIN_LOOK_SECONDS = 0.02
 CHECKPOINT_SECONDS = 0.1
 SWEEP_SECONDS = 5.0
+RETAIN_SECONDS = 30.0
 MINUTES_SECONDS = 86400.0
 WATCH_SECONDS = 1.0
 WAL_WARNING_BYTES, WAL_ALARM_BYTES = 64 << 20, 512 << 20
@@ -65,6 +70,15 @@ class Owner(Protocol):
     def obey(self, orders: Orders) -> None: ...
     def drained(self) -> None: ...
     def fail(self, error: PoolError) -> None: ...
+
+
+@dataclass(slots=True)
+class Sweep:
+    """A step that is taken every so many seconds; ``at`` is when it is due, monotonic."""
+
+    step: Callable[[], None]
+    every: float
+    at: float = 0.0
 
 
 class Database(threading.Thread):
@@ -102,12 +116,17 @@ class Database(threading.Thread):
         self._next_order = float("inf")
         self._passed = Orders(None, False, "", ())
         self.pool_id = self._register()
-        now = time.monotonic()
-        self._sweeps: list[list[Any]] = [
-            [CHECKPOINT_SECONDS, now, self._checkpoint],
-            [WATCH_SECONDS, now, self._watch_file],
-            [SWEEP_SECONDS, now + SWEEP_SECONDS, self._reap],
-            [settings.lease / 4, now + settings.lease / 4, self._renew],
+        self._policy, self._place = Policy.parse(settings.keep), Place()
+        self._alerts = Alerts(
+            settings.on_dead, settings.on_degraded, settings.on_backlog, settings.backlog_age, now_text()
+        )
+        self._sweeps = [
+            Sweep(self._checkpoint, CHECKPOINT_SECONDS),
+            Sweep(self._watch_file, WATCH_SECONDS),
+            Sweep(self._reap, SWEEP_SECONDS),
+            Sweep(self._alert, SWEEP_SECONDS),
+            Sweep(self._renew, settings.lease / 4),
+            Sweep(self._retain, RETAIN_SECONDS),
         ]
 
     # for the loop
@@ -142,6 +161,10 @@ class Database(threading.Thread):
             store.change("report_pool", **bound, report=json.dumps(facts))
 
         self._submit(request)
+
+    def degraded(self, why: str) -> None:
+        """Tell whoever asked to be told."""
+        self._submit(lambda store: self._alerts.degraded(store, now_text(), why))
 
     def count(self, increments: Increments) -> None:
         """Add what the workers counted to the counters that outlive every pool."""
@@ -190,10 +213,10 @@ class Database(threading.Thread):
                 os.eventfd_read(self._event)
             self._sweep(self._notice, rang)
             now = time.monotonic()
-            for entry in self._sweeps:
-                if now >= entry[1]:
-                    entry[1] = now + entry[0]
-                    self._sweep(entry[2])
+            for sweep in self._sweeps:
+                if now >= sweep.at:
+                    sweep.at = now + sweep.every
+                    self._sweep(sweep.step)
         self._checkpoint_last()
 
     def _pause(self, idle: bool) -> float:
@@ -288,6 +311,16 @@ class Database(threading.Thread):
             self._emit(Event("job returned", WARNING, {"job": each.job_id, "status": each.status, "detail": each.why}))
         if ended:
             self._look()
+
+    def _alert(self) -> None:
+        self._alerts.check(self._store, now_text())
+
+    def _retain(self) -> None:
+        """Delete what ended long ago, some at a time, so that no claim waits for it."""
+        swept = retention.sweep(self._store, self._policy, now_text(), self._place)
+        self._place = swept.place
+        if swept.more:
+            next(each for each in self._sweeps if each.step == self._retain).at = time.monotonic() + 0.05
 
     def _leaps(self) -> float:
         """Seconds the wall clock leapt ahead of the monotonic one within a lease: no lease is stale because of them."""

@@ -189,6 +189,8 @@ class Supervisor:
             self._systemd.ready()
         elif state == PoolState.STOPPING:
             self._systemd.stopping()
+        if state == PoolState.DEGRADED:
+            self._database.degraded(why or "")
         self._state = state
         self._emit(Event(f"pool {state}", WARNING if state == PoolState.DEGRADED else INFO, {"detail": why}))
         self._title()

@@ -118,14 +118,16 @@ async def _events(site: Site, watch: live.Watch, request: Request) -> Response:
 
 
 def _login_page(site: Site, request: Request, wrong: str = "", code: int = 200) -> Response:
+    if not site.settings.tokens:
+        raise HTTPException(404, "there is no such page")
     return site.page(request, "login.html", code, next=request.query_params.get("next", "/"), wrong=wrong)
 
 
 async def _login(site: Site, request: Request) -> Response:
-    form = Form(await forms.body(request))
-    address = guard.address_of(request)
     if not site.settings.tokens:
         raise HTTPException(404, "there is no such page")
+    form = Form(await forms.body(request))
+    address = guard.address_of(request)
     if not site.sessions.may_try(address):
         return _login_page(site, request, "Too many wrong tokens from your address; wait a minute", 429)
     name = site.sessions.name_of(form.text("token").strip())

@@ -20,6 +20,7 @@ LARGEST_BODY = 1 << 20
 MOST_FIELDS = 1_100
 LARGEST_ID = 2**63 - 1
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_STATUS_WORDS = {"archive": "archived"}
 _AGE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*([smhdw]?)", re.ASCII)
 
 
@@ -75,7 +76,7 @@ def fields(chosen: Selection) -> list[tuple[str, str]]:
 
 def words(chosen: Selection) -> str:
     """A selection in words."""
-    said = [chosen.status or ("jobs" if not chosen.ids else "")]
+    said = [_STATUS_WORDS.get(chosen.status or "", chosen.status or ("jobs" if not chosen.ids else ""))]
     said += [f"type {chosen.type}"] if chosen.type else []
     said += [f"key {chosen.key}"] if chosen.key else []
     said += [f"error with “{chosen.error}”"] if chosen.error else []

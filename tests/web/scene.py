@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pool import audit
 from pool.clock import utc_text
 from pool.store import Store
 from tests.support import environment, eventually
@@ -65,6 +66,10 @@ def fill(path: Path | str, count: int = 400, now: float | None = None) -> None:
         _counts(store, dice, now)
     for job_id in (3, 7, 9):
         store.archive(job_id, "anna@web1", "duplicate of an older order", utc_text(now - 600))
+    with store.transaction():
+        audit.record(store, utc_text(now - 600), "anna@web1", "archive", 3, {"ids": [3, 7, 9]}, "duplicates")
+        audit.record(store, utc_text(now - 300), "ben@10.0.0.5 (web)", "retry", 41, {"status": "dead", "type": "webhook"})
+        audit.record(store, utc_text(now - 60), "ben@10.0.0.5 (web)", "scale", 0, {"pool": 1}, "keep 2 workers")
     store.close()
 
 

@@ -103,3 +103,7 @@ ON CONFLICT (minute, type) DO UPDATE SET done = done + excluded.done, failed = f
 
 -- name: forget_minutes
 DELETE FROM minutes WHERE minute < :before;
+
+-- name: died_since
+-- Jobs that became dead after an instant, for alerts.
+SELECT id, type, last_error, updated_at FROM jobs WHERE status = 'dead' AND updated_at > :since ORDER BY updated_at;

@@ -1,0 +1,130 @@
+"""How long a writer may wait for its turn: eight saturated workers, and a stranger's plain INSERTs beside them.
+
+The workers are the store's own loop without handlers, so that nothing but the database is waited for; there are more
+of them than processors, so the scheduler's slices are part of every wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from array import array
+
+from benchmarks.figures import Section, percentile, progress
+from benchmarks.growth import fill
+from benchmarks.options import Options
+from benchmarks.running import SCRIPTS, Place, place
+from pool import maintenance
+from pool.clock import now_text
+from pool.job import Completed
+from pool.store import Store
+
+WORKERS = 8
+TITLE = f"waits for the write lock, {WORKERS} saturated workers and a foreign producer"
+#: Jobs a second that are sure to be more than are worked off.
+PLENTY = 60_000
+
+
+def run(section: Section, options: Options) -> None:
+    """One long look; a worst case is no median."""
+    seconds = options.seconds / 10 if options.quick else options.seconds
+    with place() as where:
+        progress(f"making {int(seconds * PLENTY):,} jobs")
+        Store.open(where.database).close()
+        with contextlib.closing(sqlite3.connect(where.database, isolation_level=None)) as connection:
+            fill(connection, int(seconds * PLENTY), "queued")
+        progress(f"{WORKERS} workers and a producer for {seconds:g} s")
+        waits = _contend(where, seconds)
+    workers = [wait for each in waits[:-1] for wait in each]
+    section.add(f"{WORKERS} workers together", len(workers) / seconds, "/s")
+    section.add("least busy worker : busiest", min(map(len, waits[:-1])) / max(map(len, waits[:-1])), "x")
+    for name, found, most in (("complete and claim", workers, 100.0), ("a stranger's INSERT", waits[-1], 250.0)):
+        section.add(f"{name}, p50", percentile(found, 0.5), "ms")
+        section.add(f"{name}, p99", percentile(found, 0.99), "ms")
+        section.add(f"{name}, worst of {len(found):,}", max(found), "ms", at_most=most)
+
+
+def _contend(where: Place, seconds: float) -> list[array[float]]:
+    """Milliseconds of each write by each worker, and last by the producer. We do what a supervisor does meanwhile."""
+    roles = [*map(str, range(WORKERS)), "producer"]
+    started = []
+    store, other = Store.open(where.database), Store.open(where.database)
+    try:
+        for role in roles:
+            command = [sys.executable, "-m", "benchmarks.fairness", where.database, role, str(seconds)]
+            started.append(subprocess.Popen(command, cwd=SCRIPTS, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        for each in started:
+            assert each.stdout is not None
+            each.stdout.readline()
+        for each in started:
+            assert each.stdin is not None
+            each.stdin.close()
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            time.sleep(0.1)
+            with contextlib.suppress(sqlite3.OperationalError):
+                maintenance.checkpoint(store.connection, other.connection)
+        for each in started:
+            each.wait(60)
+    finally:
+        for each in started:
+            if each.poll() is None:
+                each.kill()
+            each.wait()
+        store.close()
+        other.close()
+    return [_waits(f"{where.database}.{role}") for role in roles]
+
+
+def _waits(path: str) -> array[float]:
+    found = array("d")
+    with open(path, "rb") as file:
+        found.frombytes(file.read())
+    return found
+
+
+def _work(database: str, role: str, seconds: float) -> array[float]:
+    store = Store.open(database)
+    waits = array("d")
+    _go()
+    jobs = store.claim_group(f"bench:{role}:fairness", {}, now_text())
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and jobs:
+        began = time.perf_counter()
+        _, jobs = store.settle_group([(jobs[0], Completed())], [], {}, now_text())
+        waits.append((time.perf_counter() - began) * 1e3)
+    return waits
+
+
+def _produce(database: str, seconds: float) -> array[float]:
+    connection = sqlite3.connect(database, timeout=30, isolation_level=None)
+    waits = array("d")
+    _go()
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        began = time.perf_counter()
+        connection.execute("INSERT INTO jobs (type, payload) VALUES ('noop', '{}')")
+        waits.append((time.perf_counter() - began) * 1e3)
+        time.sleep(0.005)
+    return waits
+
+
+def _go() -> None:
+    os.write(1, b"ready\n")
+    sys.stdin.read()
+
+
+def main() -> None:
+    """One of the contending processes."""
+    database, role, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+    waits = _produce(database, seconds) if role == "producer" else _work(database, role, seconds)
+    with open(f"{database}.{role}", "wb") as file:
+        file.write(waits.tobytes())
+
+
+if __name__ == "__main__":
+    main()
