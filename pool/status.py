@@ -50,6 +50,7 @@ def _pool(row: dict[str, Any]) -> dict[str, Any]:
     return {
         **shown,
         "alive": not is_provably_dead(of_row(row)),
+        "paused": report.get("paused", ""),
         "restarts": report.get("restarts", {}),
         "report": report,
     }

@@ -136,7 +136,7 @@ def claims(folder: Path, noops: int, tabs: int) -> None:
             over.set()
             for each in threads:
                 each.join()
-        print(f"{noops:,} no-op jobs, 2 workers, {count:2} tabs: {noops / seconds:,.0f} jobs/s (start and end included)")
+        print(f"{noops:,} no-op jobs, 2 workers, {count:2} tabs: {noops / seconds:,.0f} jobs/s, start and end included")
 
 
 def tab(url: str, over: threading.Event) -> None:

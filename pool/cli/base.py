@@ -32,6 +32,8 @@ COMMANDS = {
     "status": "pool.cli.inspect",
     "list": "pool.cli.inspect",
     "show": "pool.cli.inspect",
+    "top": "pool.cli.watch",
+    "tail": "pool.cli.watch",
     "retry": "pool.cli.mend",
     "archive": "pool.cli.mend",
     "cancel": "pool.cli.control",

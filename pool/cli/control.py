@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
 import time
 
 import click
 
+from pool import audit
 from pool.cli.base import JOB_ID, Seconds, database_option, group, json_option, say, say_json
 from pool.clock import now_text, utc_text
 from pool.errors import ExitCode, UsageError
@@ -24,7 +24,10 @@ def cancel(database: str, as_json: bool, ids: tuple[int, ...]) -> int:
     pool retry ID brings one back.
     """
     store = Store.open(database, create=False)
-    answers = {job_id: store.cancel(job_id, who(), now_text()) for job_id in ids}
+    answers = {job_id: store.cancel(job_id, audit.who(), now_text()) for job_id in ids}
+    if cancelled := [job_id for job_id, answer in answers.items() if answer]:
+        with store.transaction():
+            audit.record(store, now_text(), audit.who(), "cancel", len(cancelled), {"ids": cancelled})
     store.close()
     if as_json:
         say_json({str(job_id): answer for job_id, answer in answers.items()})
@@ -47,7 +50,10 @@ def pause(database: str, reason: str, seconds: float | None) -> None:
     """No claims by any pool on the database, until pool resume. Running jobs go on; enqueueing does, too."""
     until = None if seconds is None else utc_text(time.time() + seconds)
     store = Store.open(database, create=False)
-    store.change("pause", by=who(), reason=reason or "no reason given", now=now_text(), until=until)
+    now = now_text()
+    with store.transaction():
+        store.execute("pause", by=audit.who(), reason=reason or "no reason given", now=now, until=until)
+        audit.record(store, now, audit.who(), "pause", 0, detail=reason)
     store.close()
     say(f"paused{f' until {until[:19]} UTC' if until else ''}; pool resume ends it")
 
@@ -57,7 +63,10 @@ def pause(database: str, reason: str, seconds: float | None) -> None:
 def resume(database: str) -> None:
     """End a pause."""
     store = Store.open(database, create=False)
-    ended = store.change("resume")
+    with store.transaction():
+        ended = store.execute("resume")
+        if ended:
+            audit.record(store, now_text(), audit.who(), "resume", 0)
     store.close()
     say(f"resumed (was paused by {ended[0][0]}: {ended[0][1]})" if ended else "nothing was paused")
 
@@ -81,16 +90,11 @@ def reload(database: str, pool_id: int | None) -> None:
 
 def _order(database: str, statement: str, said: str, **bound: object) -> None:
     store = Store.open(database, create=False)
-    given = store.change(statement, **bound)
+    with store.transaction():
+        given = store.execute(statement, **bound)
+        if given:
+            audit.record(store, now_text(), audit.who(), statement.removeprefix("order_"), 0, detail=said)
     store.close()
     if not given:
         raise UsageError(f"no such pool runs on {database}")
     say(f"pool {', '.join(str(row[0]) for row in given)}: {said}")
-
-
-def who() -> str:
-    """Who gives the order, for the record."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"

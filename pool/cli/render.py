@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -41,7 +41,20 @@ def printable(text: object) -> Text:
 
 def status(database: str, found: dict[str, Any]) -> None:
     """The answer to "is all well?", worst news in red."""
-    console = _console()
+    _console().print(status_view(database, found))
+
+
+def status_view(database: str, found: dict[str, Any]) -> Group:
+    """What ``pool status`` prints and ``pool top`` shows again and again."""
+    parts: list[RenderableType] = [_counts(database, found)]
+    if found["workers"]:
+        parts += ["", _workers(found["workers"])]
+    if found["last_errors"]:
+        parts += ["", "last errors", _errors(found["last_errors"])]
+    return Group(*parts)
+
+
+def _counts(database: str, found: dict[str, Any]) -> Table:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("database", printable(database))
     for name in ("queued", "running", "done", "dead"):
@@ -50,40 +63,50 @@ def status(database: str, found: dict[str, Any]) -> None:
             value.append(f"  ({found['queue_depth']:,} due now)", style="dim")
         table.add_row(name, value)
     oldest = found["oldest_run_at"]
-    age = found["oldest_age_s"]
-    table.add_row("oldest run_at", printable(f"{oldest} UTC  ({_ago(age)})") if oldest else Text("–"))
+    table.add_row("oldest run_at", printable(f"{oldest} UTC  ({_ago(found['oldest_age_s'])})") if oldest else Text("–"))
     table.add_row("retry rate", f"{found['retry_rate']:.1%}")
     if found["db_write_latency_p99_ms"] is not None:
         table.add_row("write p99", f"{found['db_write_latency_p99_ms']:g} ms")
     for pool in found["pools"]:
         line = f"{pool['host']} pid {pool['pid']}: {pool['state']}, {pool['target']} workers"
-        table.add_row("pool", printable(line if pool["alive"] else f"{line} (dead)"))
+        style = "red" if pool["state"] == "degraded" or not pool["alive"] else ""
+        shown = printable(line if pool["alive"] else f"{line} (dead)")
+        shown.stylize(style)
+        table.add_row("pool", shown)
+        if pool["paused"]:
+            table.add_row("", Text.assemble((f"claims are paused: {pool['paused']}", "yellow")))
     if not found["pools"]:
-        table.add_row(
-            "pool", Text("none is running; start one with: pool run", style="yellow" if found["queue_depth"] else "")
-        )
-    console.print(table)
-    if found["workers"]:
-        _workers(console, found["workers"])
-    if found["last_errors"]:
-        console.print("\nlast errors")
-        for each in found["last_errors"]:
-            said = Text(f"  {each['ended_at'][:19]}  #{each['job_id']} ", style="dim")
-            said.append_text(printable(f"{each['type']}  {each['outcome']}: {_first_line(each['error'])}"))
-            console.print(said, overflow="ellipsis", no_wrap=True)
+        style = "yellow" if found["queue_depth"] else ""
+        table.add_row("pool", Text("none is running; start one with: pool run", style=style))
+    return table
 
 
-def _workers(console: Console, workers: list[dict[str, Any]]) -> None:
+def _workers(workers: list[dict[str, Any]]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("worker", "pid", "state", "job", "done", "failed"):
-        table.add_column(name, justify="right" if name in ("pid", "done", "failed") else "left")
+    for name in ("worker", "pid", "state", "done", "failed", "memory", "CPU", "job"):
+        numeric = name in ("pid", "done", "failed", "memory", "CPU")
+        table.add_column(name, justify="right" if numeric else "left", no_wrap=True, overflow="ellipsis")
     for each in workers:
         job = printable(f"#{each['job']} {each['type']}") if each["job"] else Text("")
-        table.add_row(
-            str(each["number"]), str(each["pid"]), each["state"], job, f"{each['done']:,}", f"{each['failed']:,}"
-        )
-    console.print()
-    console.print(table)
+        if each.get("progress"):
+            done, total = each["progress"]
+            job.append(f"  {done:g} of {total:g}" if total else f"  {done:g}", style="cyan")
+        memory = f"{each['memory_bytes'] >> 20} MB" if each.get("memory_bytes") else ""
+        cpu = f"{each['cpu_seconds']:.1f} s" if each.get("cpu_seconds") else ""
+        numbers = (f"{each['done']:,}", f"{each['failed']:,}", memory, cpu)
+        table.add_row(str(each["number"]), str(each["pid"]), each["state"], *numbers, job)
+    return table
+
+
+def _errors(errors: list[dict[str, Any]]) -> Table:
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(no_wrap=True, style="dim", justify="right")
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    for each in errors:
+        what = printable(f"{each['type']}  {each['outcome']}: {_first_line(each['error'])}")
+        table.add_row(each["ended_at"][:19], f"#{each['job_id']}", what)
+    return table
 
 
 def jobs(rows: list[dict[str, Any]], now: str) -> None:

@@ -76,7 +76,9 @@ def job(site: Site, request: Request) -> Response:
     with site.stores.take() as store:
         row = read_job(store, job_id)
         attempts = store.rows("job_attempts", id=job_id)
-    worker = next((_worker(each) for each in site.looks.get().workers if each.get("job") == job_id), None)
+    worker = None
+    if row["status"] == "running":
+        worker = next((_worker(each) for each in site.looks.get().workers if each.get("job") == job_id), None)
     return site.page(
         request,
         "job.html",
@@ -85,7 +87,7 @@ def job(site: Site, request: Request) -> Response:
         payload=site.mask.payload(row["payload"]),
         result=None if row["result"] is None else site.mask.payload(row["result"]),
         attempts=attempts,
-        worker=worker if row["status"] == "running" else None,
+        worker=worker,
         editable=is_editable(row),
     )
 

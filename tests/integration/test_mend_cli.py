@@ -374,10 +374,9 @@ def test_who_it_was_cannot_be_changed_by_the_environment(mixed: Queue, command: 
     assert "mallory" not in command("audit").ok().out
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be who sudo made him")
 def test_under_sudo_the_caller_is_named_too(mixed: Queue, command: Command) -> None:
     command("retry", "2", env={"SUDO_USER": "anna"}).ok()
-    assert "(sudo by anna)@" in command("audit").ok().out
+    assert ("(sudo by anna)@" in command("audit").ok().out) == (os.getuid() == 0)  # anyone else only claims it
 
 
 def test_a_change_killed_on_its_way_is_on_record_as_far_as_it_came(
@@ -437,16 +436,13 @@ def test_each_shell_gets_its_completion(shell: str, words: str, command: Command
 
 def test_bash_completes_commands_and_options(command: Command, tmp_path: Path) -> None:
     (tmp_path / "complete.sh").write_text(command("completion", "bash").ok().out)
-    start = f"import sys; sys.path.insert(0, {os.getcwd()!r}); sys.argv[0] = 'pool'; import pool.cli; sys.exit(pool.cli.main())"
-    (tmp_path / "pool").write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{start}" "$@"\n')
-    (tmp_path / "pool").chmod(0o755)
     script = (
-        ". ./complete.sh; COMP_WORDS=(pool re); COMP_CWORD=1; _pool_completion pool re pool; echo ${COMPREPLY[@]}; COMPREPLY=(); "
-        "COMP_WORDS=(pool retry --all-d); COMP_CWORD=2; _pool_completion pool --all-d retry; echo ${COMPREPLY[@]}"
+        ". ./complete.sh; COMP_WORDS=(pool re); COMP_CWORD=1; _pool_completion pool re pool; echo ${COMPREPLY[@]}; "
+        "COMPREPLY=(); COMP_WORDS=(pool retry --all-d); COMP_CWORD=2; _pool_completion pool --all-d retry; echo ${COMPREPLY[@]}"
     )
     bash = shutil.which("bash")
     assert bash is not None
-    path = f"{tmp_path}:{os.environ['PATH']}"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # where pip puts the command
     done = subprocess.run(
         [bash, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, env=environment({"PATH": path})
     )

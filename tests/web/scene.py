@@ -68,7 +68,8 @@ def fill(path: Path | str, count: int = 400, now: float | None = None) -> None:
         store.archive(job_id, "anna@web1", "duplicate of an older order", utc_text(now - 600))
     with store.transaction():
         audit.record(store, utc_text(now - 600), "anna@web1", "archive", 3, {"ids": [3, 7, 9]}, "duplicates")
-        audit.record(store, utc_text(now - 300), "ben@10.0.0.5 (web)", "retry", 41, {"status": "dead", "type": "webhook"})
+        chosen = {"status": "dead", "type": "webhook"}
+        audit.record(store, utc_text(now - 300), "ben@10.0.0.5 (web)", "retry", 41, chosen)
         audit.record(store, utc_text(now - 60), "ben@10.0.0.5 (web)", "scale", 0, {"pool": 1}, "keep 2 workers")
     store.close()
 
@@ -78,8 +79,8 @@ def _job(store: Store, dice: random.Random, number: int, now: float) -> None:
     error, dead = dice.choice(ERRORS), status == "dead"
     failed = dead or dice.random() < 0.1
     store.connection.execute(
-        """INSERT INTO jobs (type, payload, status, attempts, run_at, last_error, idempotency_key, created_at, updated_at,
-        result) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+        """INSERT INTO jobs (type, payload, status, attempts, run_at, last_error, idempotency_key, created_at,
+        updated_at, result) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
         (
             type, json.dumps(_payload(type, number)), status, 5 if dead else dice.randint(0, 3),
             utc_text(now + (dice.randint(-240, 9000) if status == "queued" else -80_500)), error if failed else None,

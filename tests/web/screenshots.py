@@ -33,8 +33,10 @@ def main(target: Path) -> None:
             for place, (type, done, of) in enumerate((("video.transcode", 37, 80), ("report.monthly", 3, 12))):
                 facts = {"gate": f"{folder}/gate", "done": done, "of": of}
                 queue.enqueue(type, facts, key=f"shown:{place}", priority=-1)
-        command = [sys.executable, "-m", "pool", "run", "--db", str(database), "--workers", "2", "--handlers", "scenes"]
-        pool = subprocess.Popen(command, cwd=folder, env=environment(), stderr=subprocess.DEVNULL, start_new_session=True)
+        command = [sys.executable, "-m", "pool", "run", "--db", str(database), "--workers", "2"]
+        command += ["--handlers", "scenes"]
+        quiet = {"stderr": subprocess.DEVNULL, "start_new_session": True}
+        pool = subprocess.Popen(command, cwd=folder, env=environment(), **quiet)
         web = scene.Web(folder, database)
         try:
             eventually(lambda: len(rows(database, "SELECT id FROM jobs WHERE status = 'running'")) == 2)

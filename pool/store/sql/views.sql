@@ -52,3 +52,27 @@ SELECT * FROM jobs_archive WHERE id < :before AND (:type IS NULL OR type = :type
 -- The jobs of a JSON list of keys.
 SELECT id, type, status, attempts, max_attempts, run_at, last_error, idempotency_key, payload FROM jobs
 WHERE idempotency_key IN (SELECT value FROM json_each(:keys));
+
+-- name: tail_ends
+-- Where following begins.
+SELECT coalesce((SELECT max(id) FROM attempts), 0) AS attempts, coalesce((SELECT max(id) FROM audit), 0) AS audit;
+
+-- name: tail_attempts
+-- Attempts that ended otherwise than done, after one.
+SELECT a.id, a.ended_at AS at, a.job_id, coalesce(j.type, r.type) AS type, a.attempt, a.worker, a.outcome, a.error
+FROM attempts AS a LEFT JOIN jobs AS j ON j.id = a.job_id LEFT JOIN jobs_archive AS r ON r.id = a.job_id
+WHERE a.id > :after ORDER BY a.id;
+
+-- name: tail_attempts_last
+-- The last of them.
+SELECT a.id, a.ended_at AS at, a.job_id, coalesce(j.type, r.type) AS type, a.attempt, a.worker, a.outcome, a.error
+FROM attempts AS a LEFT JOIN jobs AS j ON j.id = a.job_id LEFT JOIN jobs_archive AS r ON r.id = a.job_id
+ORDER BY a.id DESC LIMIT :limit;
+
+-- name: tail_audit
+-- What people changed, after one change.
+SELECT id, at, by, action, jobs, filter, detail FROM audit WHERE id > :after ORDER BY id;
+
+-- name: tail_audit_last
+-- The last of it.
+SELECT id, at, by, action, jobs, filter, detail FROM audit ORDER BY id DESC LIMIT :limit;

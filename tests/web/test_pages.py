@@ -1,0 +1,169 @@
+"""What pages show: the state of the queue, jobs by filters, one job with its evidence, and no secret."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from pool import Queue, Spec
+from pool.clock import now_text, utc_text
+from pool.store import Store
+from tests.support import rows, stranger
+from tests.web import scene
+from tests.web.conftest import MakeClient
+
+PAGES = ("/", "/?span=day", "/jobs", "/dead", "/archive", "/audit", "/jobs/1", "/jobs/3", "/bulk?action=retry&status=dead")
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_answers_on_a_full_and_on_an_empty_queue(path: str, client: MakeClient, database: Path) -> None:
+    empty = client().get(path)
+    assert empty.status_code == (404 if re.fullmatch(r"/jobs/\d+", path) else 200)
+    scene.fill(database)
+    full = client().get(path)
+    assert full.status_code == 200
+    assert full.headers["content-type"] == "text/html; charset=utf-8"
+    assert "<h1" in full.text and "</html>" in full.text
+
+
+def test_the_overview_tells_what_waits_runs_and_died(client: MakeClient, filled: Path) -> None:
+    text = client().get("/").text
+    counts = {each["status"]: each["n"] for each in rows(filled, "SELECT status, count(*) n FROM jobs GROUP BY 1")}
+    for status in ("queued", "done"):
+        assert f"{counts[status]} {status}" in text
+    assert f"<dd>{counts['dead']}</dd>" in text
+    assert "No pool is running" in text
+    assert "jobs done" in text and "webhook" in text
+    assert rows(filled, "SELECT error FROM attempts ORDER BY id DESC LIMIT 1")[0]["error"].split(":")[0] in text
+
+
+def test_the_overview_shows_a_pause_and_its_reason(client: MakeClient, store: Store) -> None:
+    store.change("pause", by="anna", reason="disk is <full>", now=now_text(), until=None)
+    text = client().get("/").text
+    assert "Paused" in text and "by anna" in text and "disk is &lt;full&gt;" in text
+
+
+@pytest.mark.parametrize(
+    ("query", "condition"),
+    [
+        ("status=dead", "status = 'dead'"),
+        ("status=queued", "status = 'queued'"),
+        ("type=webhook&status=dead", "type = 'webhook' AND status = 'dead'"),
+        ("key=webhook:*", "idempotency_key GLOB 'webhook:*'"),
+        ("error=customer_id&status=dead", "last_error LIKE '%customer\\_id%' ESCAPE '\\' AND status = 'dead'"),
+        ("id=4&id=5", "id IN (4, 5)"),
+    ],
+)
+def test_a_list_holds_the_jobs_its_filters_choose(query: str, condition: str, client: MakeClient, filled: Path) -> None:
+    browser, found, path = client(), [], f"/jobs?{query}"
+    while path:
+        text = browser.get(path).text
+        found += [int(each) for each in re.findall(r'href="/jobs/(\d+)"', text)]
+        following = re.search(r'href="([^"]+)" rel="next"', text)
+        path = following[1].replace("&amp;", "&") if following else ""
+    wanted = [each["id"] for each in rows(filled, f"SELECT id FROM jobs WHERE {condition}")]
+    assert sorted(found) == wanted and len(set(found)) == len(found)
+
+
+def test_a_page_of_a_list_goes_on_where_the_one_before_ended(client: MakeClient, database: Path) -> None:
+    with Queue(database) as queue:
+        queue.enqueue_many(Spec("t") for _ in range(120))
+    browser = client()
+    first = browser.get("/jobs").text
+    with Queue(database) as queue:
+        queue.enqueue_many(Spec("t") for _ in range(7))  # newer ones do not shift the second page
+    second = browser.get(re.search(r'href="([^"]+)" rel="next"', first)[1].replace("&amp;", "&")).text  # type: ignore[index]
+    assert re.findall(r'value="(\d+)" aria-label="job', second) == [str(each) for each in range(70, 20, -1)]
+
+
+def test_the_search_box_finds_a_number_and_a_text(client: MakeClient, filled: Path) -> None:
+    browser = client()
+    assert browser.get("/find?q=%2312", follow_redirects=False).headers["location"] == "/jobs/12"
+    assert browser.get("/find?q=12", follow_redirects=False).headers["location"] == "/jobs/12"
+    assert "ConnectError" in browser.get("/find?q=refused").text
+
+
+def test_a_job_shows_its_evidence_and_no_secret(client: MakeClient, filled: Path) -> None:
+    job = rows(filled, "SELECT id FROM jobs WHERE status = 'dead' AND type = 'webhook' AND last_error LIKE 'Key%'")[0]
+    text = client().get(f"/jobs/{job['id']}").text
+    assert "KeyError: &#39;customer_id&#39;" in text and "Traceback (most recent call last)" in text
+    assert "peak memory 181 MB" in text and "Zoë" in text and "X-Request-Id" in text
+    for secret in (scene.SECRET, "k-99", "hunter2"):
+        assert secret not in text
+    assert text.count("••••••••") >= 4
+
+
+def test_names_to_mask_can_be_added(client: MakeClient, queue: Queue) -> None:
+    queue.enqueue("t", {"iban": "DE00 1234", "list": [{"my-IBAN": 7}], "size": 3})
+    text = client(mask=("iban",)).get("/jobs/1").text
+    assert "DE00" not in text and ": 7" not in text and "&#34;size&#34;: 3" in text
+
+
+def test_an_archived_job_says_who_put_it_away_and_why(client: MakeClient, filled: Path) -> None:
+    text = client().get("/jobs/3").text
+    assert "archived" in text and "anna@web1" in text and "duplicate of an older order" in text
+    assert "duplicate of an older order" in client().get("/archive").text
+
+
+def test_a_job_that_is_not_there_is_said_to_be_missing(client: MakeClient) -> None:
+    answer = client().get("/jobs/99")
+    assert answer.status_code == 404 and "there is no job 99" in answer.text
+
+
+def test_rows_that_no_program_of_ours_wrote_are_shown_too(client: MakeClient, database: Path) -> None:
+    browser = client()
+    with stranger(database) as connection:
+        connection.execute("INSERT INTO jobs (type, payload) VALUES ('broken', '{\"a\": ')")
+        connection.execute("INSERT INTO jobs (type, payload) VALUES (CAST(x'ff66' AS TEXT), CAST(x'c328' AS TEXT))")
+        connection.execute("INSERT INTO jobs (type, payload, run_at, updated_at) VALUES (x'00ff', x'00ff', 'soon', 7)")
+        connection.execute("INSERT INTO jobs (type, payload, last_error) VALUES ('deep', ?, ?)", ("[" * 5000, "x" * 10**6))
+        connection.execute("INSERT INTO jobs (type, payload) VALUES ('deeper', ?)", ("[" * 600 + "]" * 600,))
+        connection.execute("INSERT INTO jobs (type, payload) VALUES ('huge', ?)", ("9" * 10_000,))
+    for path in ("/", "/jobs", "/jobs?status=queued", *(f"/jobs/{each}" for each in range(1, 7))):
+        answer = browser.get(path)
+        assert answer.status_code == 200, path
+        assert len(answer.content) < 500_000
+    assert "\\xff" in browser.get("/jobs/2").text
+    assert "9" * 10_000 in browser.get("/jobs/6").text
+
+
+def test_what_would_turn_or_hide_text_is_spelled_out(client: MakeClient, queue: Queue) -> None:
+    queue.enqueue("gpj\u202eexe", {"a\u200bb": "\x1b[31m\u2066<script>"})
+    browser = client()
+    for path in ("/jobs", "/jobs/1", "/jobs/1/edit", "/jobs?type=gpj%E2%80%AEexe"):
+        text = browser.get(path).text
+        assert not re.search("[\u200b\u202e\u2066\x1b]", text), path
+        assert "<script>" not in text.replace("<script src=", ""), path
+    assert "gpj" in browser.get("/jobs?type=gpj%E2%80%AEexe").text
+
+
+def test_a_database_that_was_replaced_is_shown_as_it_is_now(client: MakeClient, database: Path, tmp_path: Path) -> None:
+    with Queue(database) as queue:
+        queue.enqueue("old")
+    browser = client()
+    assert "old" in browser.get("/jobs").text
+    other = tmp_path / "other.db"
+    with Queue(other) as queue:
+        queue.enqueue("restored")
+    for suffix in ("-wal", "-shm"):
+        Path(f"{database}{suffix}").unlink(missing_ok=True)
+    other.replace(database)
+    assert "restored" in browser.get("/jobs").text
+
+
+def test_a_database_that_is_gone_is_said_to_be(client: MakeClient, database: Path) -> None:
+    browser = client()
+    database.unlink()
+    answer = browser.get("/jobs")
+    assert answer.status_code == 503 and "No such file" in answer.text
+
+
+def test_ages_are_counted_from_now(client: MakeClient, store: Store) -> None:
+    at = utc_text(time.time() - 3 * 3600)
+    with store.transaction():
+        store.connection.execute("INSERT INTO jobs (type, payload, run_at) VALUES ('t', '{}', ?)", (at,))
+    text = client().get("/").text
+    assert "3 h" in text
