@@ -89,17 +89,12 @@ class Mask:
                 for key, item in edited.items()
             }
         if isinstance(edited, list) and isinstance(original, list):
-            return [self._restore_item(item, index, masked, original) for index, item in enumerate(edited)]
+            same = len(edited) == len(original)
+            return [
+                self._restore(item, masked[index], original[index]) if same else _found(item, masked, original)
+                for index, item in enumerate(edited)
+            ]
         return _without_mask(edited, "payload")
-
-    def _restore_item(self, item: Any, index: int, masked: list[Any], original: list[Any]) -> Any:
-        if not _holds_mask(item):
-            return item
-        if item in masked:  # at its place, or moved because others came or went
-            return original[index if index < len(masked) and masked[index] == item else masked.index(item)]
-        if index < len(original):
-            return self._restore(item, masked[index], original[index])
-        raise ValueError(f"item {index} of a list holds {MASK} where nothing was masked; write its value out")
 
 
 def pretty(value: Any, indent: str = "") -> str:
@@ -138,6 +133,16 @@ def _hide_value(found: re.Match[str]) -> str:
     value = found[2]
     quote = value[0] if value[0] in "\"'" else ""
     return f"{found[1]}{quote}{MASK}{quote}"
+
+
+def _found(item: Any, masked: list[Any], original: list[Any]) -> Any:
+    """An item of a list that lost or gained some: what it was, when its visible part tells that."""
+    if not _holds_mask(item):
+        return item
+    meant = [was for shown, was in zip(masked, original, strict=True) if shown == item]
+    if not meant or any(was != meant[0] for was in meant):
+        raise ValueError(f"a list lost or gained items, so it cannot be told what {MASK} in it stands for; write it out")
+    return meant[0]
 
 
 def _holds_mask(value: Any) -> bool:

@@ -18,10 +18,10 @@ from benchmarks.figures import Section, percentile, progress
 from benchmarks.growth import fill
 from benchmarks.options import Options
 from benchmarks.running import SCRIPTS, Place, place
-from pool import maintenance
 from pool.clock import now_text
 from pool.job import Completed
 from pool.store import Store
+from pool.store.sqlite import checkpoint
 
 WORKERS = 8
 TITLE = f"waits for the write lock, {WORKERS} saturated workers and a foreign producer"
@@ -67,7 +67,7 @@ def _contend(where: Place, seconds: float) -> list[array[float]]:
         while time.monotonic() < until:
             time.sleep(0.1)
             with contextlib.suppress(sqlite3.OperationalError):
-                maintenance.checkpoint(store.connection, other.connection)
+                checkpoint(store.connection, other.connection)
         for each in started:
             each.wait(60)
     finally:

@@ -61,7 +61,7 @@ def photo_job(source: str, dest: str) -> None:
     tell("end")
 
 
-@handler("hold", timeout=None, max_attempts=_FOREVER, max_crashes=_FOREVER)
+@handler("hold", timeout=None, max_crashes=_FOREVER)
 def hold() -> None:
     """Tell when it began, and never end."""
     tell("hold")
@@ -69,14 +69,14 @@ def hold() -> None:
         time.sleep(60)
 
 
-@handler("hang", timeout=3, max_attempts=_FOREVER)
+@handler("hang", timeout=3)
 def hang() -> None:
     """Hang in C code that holds the GIL."""
     tell("hang")
     ctypes.PyDLL(None).sleep(60)
 
 
-@handler("stop", timeout=1, max_attempts=_FOREVER)
+@handler("stop", timeout=1)
 def stop() -> None:
     """Be stopped as by an operator's SIGSTOP."""
     tell("stop")
@@ -84,7 +84,7 @@ def stop() -> None:
     time.sleep(60)
 
 
-@handler("eat", max_attempts=_FOREVER)
+@handler("eat")
 def eat() -> None:
     """Take memory until somebody objects."""
     tell("eat")
@@ -94,14 +94,14 @@ def eat() -> None:
         time.sleep(0.01)
 
 
-@handler("leave", max_attempts=_FOREVER, max_crashes=_FOREVER)
+@handler("leave", max_crashes=_FOREVER)
 def leave(code: int) -> None:
     """End the process behind the pool's back."""
     tell("leave")
     os._exit(code)
 
 
-@handler("fault", max_attempts=_FOREVER, max_crashes=_FOREVER)
+@handler("fault", max_crashes=_FOREVER)
 def fault(number: int) -> None:
     """Die by a signal of one's own making."""
     tell("fault")
@@ -109,7 +109,7 @@ def fault(number: int) -> None:
     time.sleep(60)
 
 
-@handler("fail", max_attempts=_FOREVER)
+@handler("fail")
 def fail() -> None:
     """Raise."""
     tell("fail")

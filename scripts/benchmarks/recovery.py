@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import sqlite3
@@ -37,7 +36,7 @@ def run(section: Section, options: Options) -> None:
     kills = options.size(options.kills)
     progress(f"{kills} workers killed")
     with place() as where, Pool(where, 2) as pool, where.queue() as queue:
-        queue.enqueue("hold")
+        queue.enqueue("hold", max_attempts=1_000_000)
         again, ready = _killed_workers(where, pool, kills)
     section.add(f"SIGKILL of a worker, running again on an idle one, p50 of {kills}", percentile(again, 0.5), "ms", at_most=10.0)
     section.add(f"SIGKILL of a worker, running again on an idle one, p99 of {kills}", percentile(again, 0.99), "ms", at_most=50.0)
@@ -89,7 +88,7 @@ def _tree() -> float:
     """Milliseconds from the start of a new pool until it runs the job of one that was killed with its workers."""
     with place() as where, where.queue() as queue:
         with Pool(where, 2) as pool:
-            queue.enqueue("hold")
+            queue.enqueue("hold", max_attempts=1_000_000)
             where.wait_for("hold")
             tree = [pool.pid, *pool.children()]
             ends = [gone(pid) for pid in tree]
@@ -130,7 +129,3 @@ def _reader(where: Place) -> Iterator[sqlite3.Connection]:
     with contextlib.closing(sqlite3.connect(where.database, timeout=30, isolation_level=None)) as connection:
         yield connection
 
-
-def become_subreaper() -> None:
-    """Workers whose supervisor was killed become ours to reap, so that none stays as a zombie."""
-    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)

@@ -10,7 +10,7 @@ import time
 from benchmarks.figures import Section, progress
 from benchmarks.options import Options
 from benchmarks.running import Place, Pool, place
-from pool.maintenance import wal_bytes
+from pool.store.sqlite import wal_bytes
 
 TITLE = "size of the write-ahead log under load, 2 workers"
 LIMIT_MB = 64.0

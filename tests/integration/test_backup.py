@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -126,10 +127,19 @@ def test_room_is_asked_for_before_the_copy_begins(tmp_path: Path) -> None:
         check_space(str(tmp_path / "copy.db"), 1 << 60)
 
 
-def test_a_full_disk_leaves_no_half_backup(queue: Queue, database: Path, tmp_path: Path, command: Command) -> None:
-    queue.enqueue_many([("t", {"text": "x" * 500})] * 500)
-    command("backup", "/dev/full/copy.db").refused(2, "/dev/full")
+def test_a_folder_that_is_not_there_is_named(queue: Queue, command: Command) -> None:
     command("backup", "missing/copy.db").refused(2, "missing")
+    command("backup", "/dev/null/copy.db").refused(2, "/dev/null")
+
+
+def test_a_write_that_fails_in_the_middle_leaves_nothing(queue: Queue, database: Path, tmp_path: Path) -> None:
+    queue.enqueue_many([("t", {"text": "x" * 500})] * 2_000)
+    done = subprocess.run(
+        [sys.executable, "-m", "pool", "backup", "copy.db"], cwd=tmp_path, capture_output=True, text=True,
+        env=environment(), preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)),
+    )  # fmt: skip
+    assert done.returncode == 4 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
+    assert not [name for name in os.listdir(tmp_path) if "copy" in name]
 
 
 def test_a_backup_may_be_used_by_those_who_may_use_the_database(queue: Queue, database: Path, tmp_path: Path) -> None:
@@ -239,8 +249,9 @@ def test_who_was_at_work_then_is_forgotten(saved: Path, database: Path) -> None:
     with stranger(saved) as sql:
         register(sql, machine="another")
         sql.execute(
-            "INSERT INTO workers (identity, pool_id, number, machine, boot_id, pid_namespace, pid, start_time, started_at) "
-            "VALUES ('w', 1, 1, 'another', '', '', 1, 1, '')"
+            """INSERT INTO workers
+            (identity, pool_id, number, machine, boot_id, pid_namespace, pid, start_time, started_at)
+            VALUES ('w', 1, 1, 'another', '', '', 1, 1, '')"""
         )
     restore(str(saved), str(database), "me", NOW, force=True)
     assert rows(database, "SELECT * FROM pools") == rows(database, "SELECT * FROM workers") == []
@@ -346,8 +357,9 @@ def test_the_mode_of_the_old_file_is_the_new_one_s(saved: Path, database: Path) 
 
 def register(sql: sqlite3.Connection, *, machine: str, seen_at: str = NOW) -> None:
     sql.execute(
-        "INSERT INTO pools (host, machine, boot_id, pid_namespace, pid, start_time, started_at, seen_at, state, target) "
-        "VALUES ('far', ?, 'another boot', 'pid:[1]', 7, 7, ?2, ?2, 'running', 1)",
+        """INSERT INTO pools
+        (host, machine, boot_id, pid_namespace, pid, start_time, started_at, seen_at, state, target)
+        VALUES ('far', ?, 'another boot', 'pid:[1]', 7, 7, ?2, ?2, 'running', 1)""",
         (machine, seen_at),
     )
 

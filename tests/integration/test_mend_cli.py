@@ -438,7 +438,8 @@ def test_bash_completes_commands_and_options(command: Command, tmp_path: Path) -
     (tmp_path / "complete.sh").write_text(command("completion", "bash").ok().out)
     script = (
         ". ./complete.sh; COMP_WORDS=(pool re); COMP_CWORD=1; _pool_completion pool re pool; echo ${COMPREPLY[@]}; "
-        "COMPREPLY=(); COMP_WORDS=(pool retry --all-d); COMP_CWORD=2; _pool_completion pool --all-d retry; echo ${COMPREPLY[@]}"
+        "COMPREPLY=(); COMP_WORDS=(pool retry --all-d); COMP_CWORD=2; _pool_completion pool --all-d retry; "
+        "echo ${COMPREPLY[@]}"
     )
     bash = shutil.which("bash")
     assert bash is not None

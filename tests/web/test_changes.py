@@ -93,21 +93,22 @@ def edit_fields(text: str) -> dict[str, str]:
 def test_an_edited_payload_keeps_the_secrets_that_were_hidden(
     client: MakeClient, store: Store, queue: Queue, database: Path
 ) -> None:
-    payload = {"url": "https://u:pw123@x.example", "auth": {"password": "geheim"}, "tries": [{"token": 1}, {"token": 2}]}
+    payload = {
+        "url": "https://u:pw123@x.example", "auth": {"password": "geheim"},
+        "calls": [{"n": 1, "token": "a"}, {"n": 2, "token": "b"}],
+    }  # fmt: skip
     queue.enqueue("t", payload)
     kill(store, 1)
     browser = client()
     fields = edit_fields(browser.get("/jobs/1/edit").text)
     assert "geheim" not in fields["payload"] and "pw123" not in fields["payload"]
     edited = json.loads(fields["payload"])
-    edited["tries"].pop(0)
+    edited["calls"].pop(0)
     edited["new"] = "é\u202e"
     answer = browser.submit("/jobs/1/edit", page="/jobs/1", **{**fields, "payload": json.dumps(edited), "priority": "-3"})
     assert "Saved" in answer.text
     found = row(database)
-    assert json.loads(found["payload"]) == {**payload, "tries": [{"token": 1}], "new": "é\u202e"} or json.loads(
-        found["payload"]
-    )["auth"] == {"password": "geheim"}
+    assert json.loads(found["payload"]) == {**payload, "calls": [{"n": 2, "token": "b"}], "new": "é\u202e"}
     assert (found["status"], found["attempts"], found["priority"]) == ("queued", 0, -3)
     assert record(database) == [(ME, "edit", 1)]
     assert "geheim" not in rows(database, "SELECT * FROM audit")[0]["detail"]
@@ -127,6 +128,7 @@ def test_a_payload_that_was_not_touched_stays_byte_for_byte(client: MakeClient, 
     [
         ({"payload": "{"}, "Expecting"),
         ({"payload": '{"note": "••••••••"}'}, "nothing was masked"),
+        ({"payload": '{"password": "x", "pins": [{"token": "••••••••"}]}'}, "cannot be told"),
         ({"payload": "[" * 100_000}, "nested too deeply"),
         ({"payload": '{"a": NaN}'}, "NaN"),
         ({"priority": "9" * 30}, "priority takes"),
@@ -137,7 +139,7 @@ def test_a_payload_that_was_not_touched_stays_byte_for_byte(client: MakeClient, 
 def test_an_edit_that_cannot_be_is_explained_and_changes_nothing(
     change: dict[str, str], said: str, client: MakeClient, queue: Queue, database: Path
 ) -> None:
-    queue.enqueue("t", {"password": "x"})
+    queue.enqueue("t", {"password": "x", "pins": [{"token": "1"}, {"token": "2"}]})
     before = row(database)
     browser = client()
     fields = edit_fields(browser.get("/jobs/1/edit").text)
@@ -219,7 +221,7 @@ def test_a_pool_that_is_gone_is_said_to_be(client: MakeClient, database: Path) -
 def test_a_form_without_its_token_changes_nothing(client: MakeClient, filled: Path) -> None:
     browser, before = client(), rows(filled)
     for token in (None, "", "x", "é", client().form_token("/")):  # the last is another session's
-        data = {} if token is None else {"form_token": token}
+        data = {"reason": "x"} if token is None else {"form_token": token}
         for path in ("/jobs/1/archive", "/pause", "/bulk", "/pools/1/scale"):
             assert browser.post(path, data=data).status_code == 403
     assert rows(filled) == before
