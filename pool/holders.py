@@ -28,12 +28,18 @@ class Holder(NamedTuple):
 
 def holders(path: str) -> list[Holder]:
     """Other processes of this pid namespace with a connection to the database."""
-    return _lockers(path, _SHARED)
+    return [Holder(pid, _name(pid)) for pid in _lockers(path, _SHARED) if pid != os.getpid()]
+
+
+def is_open_here(path: str) -> bool:
+    """Whether this process has a connection to the database."""
+    return os.getpid() in _lockers(path, _SHARED)
 
 
 def log_readers(path: str) -> list[Holder]:
     """Other processes that are in a read transaction right now which keeps the write-ahead log from being moved."""
-    return _lockers(os.path.realpath(path) + "-shm", _LOG_READERS)
+    lockers = _lockers(os.path.realpath(path) + "-shm", _LOG_READERS)
+    return [Holder(pid, _name(pid)) for pid in lockers if pid != os.getpid()]
 
 
 def is_open_elsewhere(path: str) -> bool:
@@ -48,7 +54,7 @@ def is_open_elsewhere(path: str) -> bool:
     return bool(found[0] != fcntl.F_UNLCK)
 
 
-def _lockers(path: str, wanted: tuple[int, int]) -> list[Holder]:
+def _lockers(path: str, wanted: tuple[int, int]) -> list[int]:
     try:
         seen = os.stat(path)
         with open("/proc/locks") as file:
@@ -63,7 +69,7 @@ def _lockers(path: str, wanted: tuple[int, int]) -> list[Holder]:
             start, end = int(fields[6]), _LAST if fields[7] == "EOF" else int(fields[7])
             if start <= wanted[1] and end >= wanted[0]:
                 pids.add(int(fields[4]))
-    return [Holder(pid, _name(pid)) for pid in sorted(pids - {os.getpid()})]
+    return sorted(pids)
 
 
 _LAST = 2**63

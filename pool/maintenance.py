@@ -70,21 +70,34 @@ class Adopted(NamedTuple):
 def adopt(store: Store, now: str, own_pool: int | None) -> Adopted:
     """Return the jobs of workers that are provably dead on this kernel, at once, and forget their pools.
 
-    The workers of this very pool are left to its supervisor, which knows how they ended.
+    The dead workers of a living pool, such as ``own_pool``, are left to its supervisor: only that one knows how they
+    ended, and has to charge the job for it.
     """
     ended: list[Reaped] = []
     tokens: list[str] = []
+    pools = store.rows("pools")
+    dead_pools = {row["id"] for row in pools if process.is_provably_dead(process.of_row(row))} - {own_pool}
+    living_pools = {row["id"] for row in pools} - dead_pools | {own_pool}
     for row in store.rows("workers"):
-        if row["pool_id"] == own_pool or not process.is_provably_dead(process.of_row(row)):
+        if row["pool_id"] in living_pools or not process.is_provably_dead(process.of_row(row)):
             continue
         for job in store.held_by(row["identity"]):
             ended += _hand_back(store, job, now)
         store.change("forget_worker", identity=row["identity"])
         tokens.append(row["identity"].rpartition(":")[2])
-    for row in store.rows("pools"):
-        if row["id"] != own_pool and process.is_provably_dead(process.of_row(row)):
-            store.change("forget_pool", pool=row["id"])
+    for pool in dead_pools:
+        store.change("forget_pool", pool=pool)
     return Adopted(ended, tokens)
+
+
+def forget_silent_pools(store: Store, now: str, own_pool: int | None, lease: float) -> None:
+    """Take off the record the pools that we cannot see (another container, another host) and that said nothing for a
+    lease. What their workers held comes back by its own lease."""
+    before = utc_text(parse_utc(now) - lease)
+    for row in store.rows("pools"):
+        if row["id"] != own_pool and row["seen_at"] < before and not _is_alive_here(process.of_row(row)):
+            store.change("forget_workers_of", pool=row["id"])
+            store.change("forget_pool", pool=row["id"])
 
 
 def _hand_back(store: Store, job: Job, now: str) -> list[Reaped]:

@@ -101,6 +101,8 @@ def open_to_read(path: str) -> Iterator[sqlite3.Connection]:
 
 def refuse_in_use(database: str, now: str) -> None:
     """Raises UsageError naming the pool, worker or other process that has the database open, or may have."""
+    if holders.is_open_here(database):
+        raise UsageError(f"this process has {database} open itself; close it first")
     for each in holders.holders(database):
         raise UsageError(f"{each} has {database} open; stop it first")
     if holders.is_open_elsewhere(database):

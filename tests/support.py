@@ -118,8 +118,11 @@ class Result:
 
 #: The command as another user, who may not be able to read this Python: everything is imported before.
 _AS_USER = """
-import os, sys
+import importlib, os, sys
 import pool.cli
+from pool.cli.base import COMMANDS
+for module in {*COMMANDS.values(), "pool.supervisor", "encodings.idna"}:
+    importlib.import_module(module)
 user = int(sys.argv[1])
 os.setgroups([])
 os.setgid(user)

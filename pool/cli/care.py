@@ -122,10 +122,12 @@ def _jobs(counts: dict[str, int]) -> str:
 
 
 def _variables() -> frozenset[str]:
-    """The environment variables that commands read."""
-    found: set[str] = set()
-    for command in group.commands.values():
-        for option in command.params:
+    """The environment variables that commands read, those that are no option among them."""
+    found = {"POOL_WEB_TOKEN"}
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        for option in command.params if command is not None else ():
             names = option.envvar or ()
             found.update([names] if isinstance(names, str) else names)
     return frozenset(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 import time
@@ -27,10 +26,7 @@ _WIDE = 4_000
 
 
 def _console() -> Console:
-    stdout = sys.stdout
-    if isinstance(stdout, io.TextIOWrapper):
-        stdout.reconfigure(errors="backslashreplace")  # what the terminal's encoding lacks is spelled out
-    wide = None if stdout.isatty() else _WIDE
+    wide = None if sys.stdout.isatty() else _WIDE
     return Console(highlight=False, soft_wrap=False, width=wide)
 
 

@@ -15,8 +15,6 @@ from pool.selection import spelled_out
 
 __all__ = ["Finding", "Level", "examine"]
 
-#: Before the database is opened: those of files read them, and closing a file in a process drops the locks that its
-#: own SQLite connections hold on it (sqlite.org/howtocorrupt.html, section 2.2).
 OUTSIDE: tuple[OutsideCheck, ...] = (*files.CHECKS, *machine.CHECKS)
 INSIDE: tuple[InsideCheck, ...] = (*database.CHECKS, *queue.CHECKS)
 
@@ -50,7 +48,7 @@ def _inside(subject: Subject) -> list[Finding]:
     try:
         with open_to_read(subject.path) as connection:
             connection.text_factory = spelled_out
-            opened = Opened(subject, connection)
+            opened = Opened(subject, connection, os.path.exists(subject.path + "-wal"))
             return [ok("open", "it can be opened and read"), *(_ask(check, opened) for check in INSIDE)]
     except DatabaseUnusable as error:
         return [fail("open", str(error), "see the findings above; or restore a backup: pool restore SOURCE --force")]

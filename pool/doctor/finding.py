@@ -70,10 +70,11 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A database that could be opened, for reading alone."""
+    """A database that could be opened, for reading alone; ``logged`` where a log is beside it, as while it is used."""
 
     subject: Subject
     connection: sqlite3.Connection
+    logged: bool
 
     def rows(self, statement: str, **bound: object) -> list[Row]:
         """A named statement's rows as dictionaries."""

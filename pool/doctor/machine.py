@@ -42,7 +42,7 @@ def environment(subject: Subject) -> Finding:
     ours = sorted(name for name in subject.environment if name.startswith("POOL_"))
     for name in ours:
         if name not in subject.variables:
-            near = difflib.get_close_matches(name, sorted(subject.variables), 1, 0.5)
+            near = difflib.get_close_matches(name, sorted(subject.variables), 1, 0.75)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(subject.variables))}"
             return warn("environment", f"{name} means nothing to jobpool", hint)
     if "JOBPOOL_FAULTS" in subject.environment:

@@ -306,7 +306,9 @@ class Database(threading.Thread):
     def _reap(self) -> None:
         now = now_text()
         self.adopt()
-        ended = maintenance.expire_leases(self._store, now, self._settings.lease + self._leaps())
+        lease = self._settings.lease + self._leaps()
+        maintenance.forget_silent_pools(self._store, now, self.pool_id, lease)
+        ended = maintenance.expire_leases(self._store, now, lease)
         for each in ended:
             self._emit(Event("job returned", WARNING, {"job": each.job_id, "status": each.status, "detail": each.why}))
         if ended:
@@ -374,6 +376,7 @@ class Database(threading.Thread):
     def _register(self) -> int:
         me = process.this_process()._asdict()
         store, exclusive = self._store, self._settings.exclusive
+        maintenance.forget_silent_pools(store, now_text(), None, self._settings.lease)
         bound = {"now": now_text(), "state": "starting", "target": self._settings.workers, "exclusive": exclusive}
         with store.transaction():
             for row in store.rows("pools"):

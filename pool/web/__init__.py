@@ -22,7 +22,7 @@ def app(database: str, **options: Any) -> ASGIApp:
     Raises:
         UsageError: options that would leave it open to strangers, or that can never work.
     """
-    from pool.web.app import build
+    from pool.web.routes import build
 
     return build(WebSettings(database, **options).checked())
 

@@ -48,7 +48,7 @@ def web(database: str, host: str, port: int, token_file: str | None, behind_prox
         import uvicorn
     except ImportError as error:
         raise UsageError(f"pool web needs {error.name}, which is not installed: pip install 'jobpool[web]'") from None
-    from pool.web.app import build
+    from pool.web.routes import build
 
     Store.open(database, create=False).close()  # a wrong file is said at once
     settings = _settings(database, host, token_file, **options)

@@ -26,7 +26,7 @@ _AGE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*([smhdw]?)", re.ASCII)
 
 def job_id(text: str) -> int:
     """A job's id from a path. Raises HTTPException 404 for what can be none."""
-    if not text.isascii() or not text.isdigit() or len(text) > 19 or not 0 < int(text) <= LARGEST_ID:
+    if not re.fullmatch(r"[1-9]\d{0,18}", text, re.ASCII) or int(text) > LARGEST_ID:
         raise HTTPException(404, "there is no job with such an id")
     return int(text)
 
@@ -92,12 +92,16 @@ async def body(request: Request) -> dict[str, list[str]]:
     """The fields of a form's body.
 
     Raises:
-        HTTPException: another content type (415), or not a form (400).
+        HTTPException: another content type (415), not a form (400), or more than LARGEST_BODY (413).
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise HTTPException(415, "changes are sent as application/x-www-form-urlencoded")
-    raw = await request.body()
+    raw = bytearray()
+    async for chunk in request.stream():
+        raw += chunk
+        if len(raw) > LARGEST_BODY:
+            raise HTTPException(413, f"a form holds at most {LARGEST_BODY >> 10} kB", {"Connection": "close"})
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
     except ValueError:

@@ -1,1 +1,1 @@
-"""Benchmarks of jobpool through its public API and command line: one file a family of figures, each against a target."""
+"""Benchmarks of jobpool through its API and command line: one file a family of figures, each against its target."""

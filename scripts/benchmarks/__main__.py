@@ -1,4 +1,4 @@
-"""`scripts/bench`: runs the sections asked for, prints their tables, keeps them as JSON, renders them into a document."""
+"""`scripts/bench`: runs sections, prints their tables, keeps them as JSON, renders them into a document."""
 
 from __future__ import annotations
 
@@ -72,13 +72,15 @@ def _arguments() -> argparse.Namespace:
     add("sections", nargs="*", metavar="SECTION", help=f"of {', '.join(SECTIONS)} (default: all)")
     add("--reps", type=int, default=5, metavar="N", help="repetitions; medians are shown (default: 5)")
     add("--json", type=Path, metavar="FILE", help="keep the figures there; sections measured before stay")
-    add("--write", type=Path, metavar="FILE", help="with --json or --render: put tables and pictures into this document")
+    add(
+        "--write", type=Path, metavar="FILE", help="with --json or --render: put tables and pictures into this document"
+    )
     add("--render", metavar="JSON", help="measure nothing: put a run's tables and pictures into docs/performance.md")
     add("--peers", default="executor,pebble,huey,potatoq", metavar="NAMES", help="(default: %(default)s)")
-    add("--rows", type=int, default=Options.rows, metavar="N", help="growth: jobs in the large queue (default: 10^7)")
-    add("--jobs", type=int, default=Options.jobs, metavar="N", help="wal: jobs worked off (default: 2 million)")
-    add("--kills", type=int, default=Options.kills, metavar="N", help="recovery: workers killed (default: 100)")
-    add("--seconds", type=float, default=Options.seconds, metavar="S", help="idle, fairness: how long (default: 20)")
+    add("--rows", type=int, default=Options().rows, metavar="N", help="growth: jobs in the large queue (default: 10^7)")
+    add("--jobs", type=int, default=Options().jobs, metavar="N", help="wal: jobs worked off (default: 2 million)")
+    add("--kills", type=int, default=Options().kills, metavar="N", help="recovery: workers killed (default: 100)")
+    add("--seconds", type=float, default=Options().seconds, metavar="S", help="idle, fairness: how long (default: 20)")
     add("--quick", action="store_true", help="a tenth of most sizes, to see that it works")
     given = parser.parse_args()
     for name in given.sections:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import sqlite3
 import time
@@ -44,7 +45,7 @@ def _by_sql(count: int) -> list[float]:
         connection = sqlite3.connect(where.database, timeout=30, isolation_level=None)
 
         def enqueue(word: str) -> int:
-            connection.execute("INSERT INTO jobs (type, payload) VALUES ('mark', ?)", ('{"word":"%s"}' % word,))
+            connection.execute("INSERT INTO jobs (type, payload) VALUES ('mark', ?)", (json.dumps({"word": word}),))
             return time.monotonic_ns()
 
         with contextlib.closing(connection):

@@ -38,16 +38,30 @@ def run(section: Section, options: Options) -> None:
     with place() as where, Pool(where, 2) as pool, where.queue() as queue:
         queue.enqueue("hold", max_attempts=1_000_000)
         again, ready = _killed_workers(where, pool, kills)
-    section.add(f"SIGKILL of a worker, running again on an idle one, p50 of {kills}", percentile(again, 0.5), "ms", at_most=10.0)
-    section.add(f"SIGKILL of a worker, running again on an idle one, p99 of {kills}", percentile(again, 0.99), "ms", at_most=50.0)
+    section.add(
+        f"SIGKILL of a worker, running again on an idle one, p50 of {kills}", percentile(again, 0.5), "ms", at_most=10.0
+    )
+    section.add(
+        f"SIGKILL of a worker, running again on an idle one, p99 of {kills}",
+        percentile(again, 0.99),
+        "ms",
+        at_most=50.0,
+    )
     section.add("its replacement is ready, p50", percentile(ready, 0.5), "ms", at_most=1000.0)
     for name, type, payload, flags, most in WAYS:
         progress(name)
         times = [_settled(type, payload, flags) for _ in range(options.reps)]
         section.add(f"{name}: attempt written", times, "ms", at_most=most)
     progress("whole trees, supervisors, idle pools")
-    section.add("SIGKILL of the whole tree, running again after `pool run`", [_tree() for _ in range(options.reps)], "ms", at_most=1000.0)
-    section.add("SIGKILL of the supervisor, all workers gone", [_orphans() for _ in range(options.reps)], "ms", at_most=1000.0)
+    section.add(
+        "SIGKILL of the whole tree, running again after `pool run`",
+        [_tree() for _ in range(options.reps)],
+        "ms",
+        at_most=1000.0,
+    )
+    section.add(
+        "SIGKILL of the supervisor, all workers gone", [_orphans() for _ in range(options.reps)], "ms", at_most=1000.0
+    )
     section.add("TERM of an idle pool, exit", [_term() for _ in range(options.reps)], "ms", at_most=1000.0)
 
 
@@ -128,4 +142,3 @@ def _term() -> float:
 def _reader(where: Place) -> Iterator[sqlite3.Connection]:
     with contextlib.closing(sqlite3.connect(where.database, timeout=30, isolation_level=None)) as connection:
         yield connection
-

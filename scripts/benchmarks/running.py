@@ -1,4 +1,4 @@
-"""What the benchmarks share to run real pools: a folder with a queue and a log, and `pool run` in a process of its own."""
+"""What the benchmarks share to run real pools: a folder with a queue and a log, and `pool run`."""
 
 from __future__ import annotations
 
@@ -102,7 +102,16 @@ class Pool:
         self.where = where
         self.workers = workers
         self._error = os.path.join(where.folder, "pool.err")
-        arguments = ["run", "--db", where.database, "--workers", str(workers), "--handlers", "benchmarks.jobs", *options]
+        arguments = [
+            "run",
+            "--db",
+            where.database,
+            "--workers",
+            str(workers),
+            "--handlers",
+            "benchmarks.jobs",
+            *options,
+        ]
         with open(self._error, "ab") as error:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "pool", *arguments],

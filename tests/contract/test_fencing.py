@@ -292,3 +292,12 @@ def test_a_job_queued_anew_is_not_cancelled_by_an_order_from_before(
 
 def test_now_is_text_that_sorts_with_the_leases(store: Store) -> None:
     assert NOW < LATER < MUCH_LATER and len(now_text()) == len(NOW)
+
+
+def test_a_pool_that_cannot_be_seen_is_forgotten_when_it_was_silent_for_a_lease(store: Store) -> None:
+    me = process.this_process()
+    for namespace, pid, seen in (("pid:[1]", 1, NOW), ("pid:[2]", 1, LATER), (me.pid_namespace, me.pid, NOW)):
+        bound = {**me._asdict(), "pid_namespace": namespace, "pid": pid}
+        store.change("register_pool", **bound, now=seen, state="running", target=1, exclusive=0)
+    maintenance.forget_silent_pools(store, LATER, None, 600.0)
+    assert [row["pid_namespace"] for row in store.rows("pools")] == ["pid:[2]", me.pid_namespace]

@@ -16,9 +16,9 @@ ALLOWED = {
     ("claim", "jobs USING COVERING INDEX jobs_claim"): "the same",
     ("oldest_run_at", "jobs USING INDEX jobs_due"): "LIMIT 1 in the index's order",
     ("oldest_run_at", "jobs USING COVERING INDEX jobs_due"): "the same",
-    ("list_queued", "jobs USING INDEX jobs_due"): "LIMIT in the index's order",
-    ("list_dead", "jobs USING INDEX jobs_dead"): "LIMIT in the index's order",
     ("last_errors", "a"): "LIMIT in the order of the table's own key",
+    ("tail_attempts_last", "a"): "LIMIT in the order of the table's own key",
+    ("tail_audit_last", "audit"): "LIMIT in the order of the table's own key",
     ("queued_types", "jobs USING COVERING INDEX jobs_type"): "LIMIT 1 in the index's order",
     ("count_all", "jobs USING COVERING INDEX *"): "a count of all rows; only people and metrics ask",
     ("count_queued", "jobs USING * jobs_*"): "a count of the queued ones alone",
@@ -29,7 +29,6 @@ SMALL = "jobs_running"
 #: Tables with a row for each pool, worker or pause: sorting or scanning them costs nothing.
 SORTS = {
     "workers": "a row for each worker",
-    "list_running": "a row for each running job",
 }
 STATEMENTS = [name for name in SQL if not name.startswith("part_")]  # those are put together by pool.selection
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +26,9 @@ ALIVE, STRANGER, GONE = "here:1:alive", "elsewhere:1:stranger", "here:1:gone"
 WORKERS = st.sampled_from([ALIVE, STRANGER, GONE])
 DELAYS = st.sampled_from([0, 0, 0, 5, 100])
 ENDS = ["done", "fail", "fail", "discard", "snooze"]
+EVENTS = [*ENDS, "crash", "crash", "time out", "give back", "renew", "expire"]
+DEATHS = {"crash": None, "time out": AttemptOutcome.TIMEOUT, "interrupted": AttemptOutcome.INTERRUPTED}
+SWEEPS = [None, None, "reap", "adopt", *DEATHS]
 SIZES = st.integers(1, 3)
 #: Which of the leases, or of the jobs: the first half are the current ones, so that most events meet something.
 PICKS = st.integers(0, 15)
@@ -196,24 +198,16 @@ class Life(RuleBasedStateMachine):
         self.highest = done.id
         self.jobs[done.id] = Expected(most, priority, run_at, key)
 
-    @rule(seconds=st.sampled_from([1, 10, 59, 60, 61, 130]))
-    def time_passes(self, seconds: int) -> None:
-        self.time += seconds
-
     @rule(worker=WORKERS, size=SIZES)
     def claim(self, worker: str, size: int) -> None:
+        """The best due job, or a group; there is always one, or most claims would find nothing."""
+        if not self.due():
+            self.enqueue(None, 0, 0, 3)
         if size == 1:
             job = self.store.claim(worker, self.now)
             self.claimed([job] if job else [], worker, 1)
         else:
             self.claimed(self.store.claim_group(worker, {"t": size}, self.now), worker, size)
-
-    @precondition(lambda self: self.leases)
-    @rule(pick=PICKS, kind=st.sampled_from(ENDS), delay=DELAYS)
-    def settle(self, pick: int, kind: str, delay: int) -> None:
-        lease = self.pick_lease(pick)
-        held = self.holds(lease)
-        assert self.store.settle(lease, self.outcome(lease, kind, delay), self.now) == held
 
     @precondition(lambda self: self.leases)
     @rule(
@@ -242,39 +236,35 @@ class Life(RuleBasedStateMachine):
         return Evidence(kind, "what happened", self.now)
 
     @precondition(lambda self: self.leases)
-    @rule(pick=PICKS, how=st.sampled_from(["crash", "crash", "time out", "give back"]), at_most=st.integers(0, 2))
-    def supervisor_ends(self, pick: int, how: str, at_most: int) -> None:
+    @rule(pick=PICKS, event=st.sampled_from(EVENTS), delay=DELAYS, age=st.sampled_from([0, 1, 59, 60, 61]))
+    def a_lease_is_used(self, pick: int, event: str, delay: int, age: int) -> None:
+        """By its worker, by that one's supervisor, or by a reaper; held or lost meanwhile."""
         lease = self.pick_lease(pick)
         held = self.holds(lease)
-        if how == "crash":
+        if event == "renew":
+            assert self.store.renew(lease, self.now) == held
+            if held:
+                self.change(lease.id, locked_at=self.time)
+        elif event == "crash":
             status = self.store.crash(lease, self.evidence(AttemptOutcome.CRASHED), max_crashes=MAX_CRASHES)
-        elif how == "time out":
-            status = self.store.fail_for(lease, self.evidence(AttemptOutcome.TIMEOUT))
+            assert (status is not None) == held
+            if held:
+                self.crashed(lease.id)
+        elif event == "time out":
+            assert (self.store.fail_for(lease, self.evidence(AttemptOutcome.TIMEOUT)) is not None) == held
+            if held:
+                self.timed_out(lease.id)
+        elif event == "give back":
+            status = self.store.give_back(lease, self.evidence(AttemptOutcome.INTERRUPTED), self.now, at_most=delay % 3)
+            assert (status is not None) == held
+            if held:
+                self.given_back(lease.id, delay % 3)
+        elif event == "expire":
+            self.expire(lease, age)
         else:
-            evidence = self.evidence(AttemptOutcome.INTERRUPTED)
-            status = self.store.give_back(lease, evidence, self.now, at_most=at_most)
-        assert (status is not None) == held
-        model: dict[str, Callable[[], None]] = {
-            "crash": lambda: self.crashed(lease.id),
-            "time out": lambda: self.timed_out(lease.id),
-            "give back": lambda: self.given_back(lease.id, at_most),
-        }
-        if held:
-            model[how]()
+            assert self.store.settle(lease, self.outcome(lease, event, delay), self.now) == held
 
-    @precondition(lambda self: self.leases)
-    @rule(pick=PICKS)
-    def renew(self, pick: int) -> None:
-        lease = self.pick_lease(pick)
-        held = self.holds(lease)
-        assert self.store.renew(lease, self.now) == held
-        if held:
-            self.change(lease.id, locked_at=self.time)
-
-    @precondition(lambda self: self.leases)
-    @rule(pick=PICKS, age=st.sampled_from([0, 1, 59, 60, 61]))
-    def expire(self, pick: int, age: int) -> None:
-        lease = self.pick_lease(pick)
+    def expire(self, lease: Job, age: int) -> None:
         locked_at = self.jobs[lease.id].locked_at
         old = self.holds(lease) and locked_at is not None and locked_at < self.time - age
         before = utc_text(self.time - age)
@@ -282,7 +272,18 @@ class Life(RuleBasedStateMachine):
         if old:
             self.retry_or_dead(lease.id)
 
-    @rule()
+    @rule(
+        seconds=st.sampled_from([0, 1, 10, 59, 60, 61, 130]), worker=WORKERS, pick=PICKS, sweep=st.sampled_from(SWEEPS)
+    )
+    def time_passes(self, seconds: int, worker: str, pick: int, sweep: str | None) -> None:
+        self.time += seconds
+        if sweep == "reap":
+            self.reap()
+        elif sweep == "adopt":
+            self.adopt()
+        elif sweep is not None:
+            self.worker_dies(worker, pick, DEATHS[sweep])
+
     def reap(self) -> None:
         running = {i: j for i, j in self.jobs.items() if (j.place, j.status) == ("jobs", "running")}
         stale = {
@@ -294,7 +295,6 @@ class Life(RuleBasedStateMachine):
         for job_id in stale:
             self.retry_or_dead(job_id)
 
-    @rule()
     def adopt(self) -> None:
         self._register(GONE, 1)
         held = self.held_by(GONE)
@@ -302,11 +302,6 @@ class Life(RuleBasedStateMachine):
         for job_id in held:
             self.given_back(job_id, MAX_INTERRUPTIONS)
 
-    @rule(
-        worker=WORKERS,
-        pick=PICKS,
-        kind=st.sampled_from([None, AttemptOutcome.TIMEOUT, AttemptOutcome.INTERRUPTED]),
-    )
     def worker_dies(self, worker: str, pick: int, kind: AttemptOutcome | None) -> None:
         held = sorted(self.held_by(worker))
         at_hand = held[pick % len(held)] if held and pick else 0
@@ -324,7 +319,7 @@ class Life(RuleBasedStateMachine):
             self._register(ALIVE, process.this_process().start_time)
 
     @precondition(lambda self: self.jobs)
-    @rule(pick=PICKS, action=st.sampled_from(["retry", "run again", "archive", "cancel"]))
+    @rule(pick=PICKS, action=st.sampled_from(["retry", "retry", "run again", "archive", "cancel"]))
     def a_person_acts(self, pick: int, action: str) -> None:
         job_id = self.pick_job(pick)
         actions = {"retry": self.retry, "run again": self.run_again, "archive": self.archive, "cancel": self.cancel}

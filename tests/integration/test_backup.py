@@ -383,6 +383,12 @@ def test_a_restore_is_refused_while_any_other_process_has_the_database_open(
     command("restore", str(saved), "--force").ok()
 
 
+def test_a_restore_is_refused_while_this_very_process_has_the_database_open(saved: Path, database: Path) -> None:
+    with Queue(database) as queue, pytest.raises(UsageError, match="close it first"):
+        queue.enqueue("t")
+        restore(str(saved), str(database), "me", NOW, force=True)
+
+
 def test_a_pool_that_cannot_be_seen_counts_as_alive_until_it_is_long_silent(saved: Path, database: Path) -> None:
     with stranger(database) as sql:
         register(sql, machine="another", seen_at="2030-06-01 11:55:00.000")

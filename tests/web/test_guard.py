@@ -17,7 +17,7 @@ from pool.web.guard import host_name
 from pool.web.session import SESSION_SECONDS, TRIES, Sessions
 from pool.web.settings import WebSettings, parse_tokens
 from tests.support import rows
-from tests.web.conftest import HERE, Client, MakeClient
+from tests.web.conftest import HERE, MakeClient
 
 TOKENS = {"anna": "correct horse battery", "ben": "staple of the horse"}
 HTML = {"Accept": "text/html"}
@@ -141,7 +141,7 @@ def test_a_program_brings_its_token_with_each_request(client: MakeClient, queue:
     assert "jobpool_jobs" in browser.get("/metrics", headers=bearer).text
     assert browser.get("/metrics", headers={"Authorization": "Bearer nonsense"}).status_code == 401
     assert browser.get("/metrics", headers={"Authorization": "Basic YTpi"}).status_code == 401
-    assert browser.post("/jobs/1/archive", data={"reason": "r"}, headers=bearer).status_code in (200, 401)
+    assert browser.post("/jobs/1/archive", data={"reason": "r"}, headers=bearer).status_code == 200
     assert rows(database, "SELECT by FROM audit") == [{"by": "ben@127.0.0.1 (web)"}]
 
 
@@ -201,8 +201,6 @@ def test_mounted_in_an_application_its_links_and_cookies_stay_below_it(filled: P
         answer = browser.get("/ops/jobs%20board/", headers=me)
         assert answer.status_code == 200 and 'href="/ops/jobs%20board/jobs"' in answer.text
         assert "Path=/ops/jobs%20board;" in answer.headers["set-cookie"]
-        found = Client.form_token(browser, "/ops/jobs%20board/jobs/1") if False else ""
-        assert found == ""
 
 
 def test_mounted_changes_are_made_in_the_application_s_user_name(filled: Path) -> None:

@@ -155,7 +155,7 @@ RETURNING id;
 -- name: cancelled_copy
 -- running -> archive: how every attempt of a cancelled job ends, whatever else happened to it.
 INSERT INTO jobs_archive
-SELECT id, type, payload, status, attempts, max_attempts, run_at, locked_by, locked_at, :error, idempotency_key,
+SELECT id, type, payload, status, attempts, max_attempts, run_at, NULL, NULL, :error, idempotency_key,
        created_at, :now, priority, timeout_seconds, crashes, interruptions, result,
        cancel_requested_at, cancel_requested_by, :now, cancel_requested_by, 'cancelled'
 FROM jobs

@@ -62,6 +62,9 @@ SELECT by, reason, at, until FROM pauses WHERE until IS NULL OR until > :now;
 -- name: forget_pool
 DELETE FROM pools WHERE id = :pool;
 
+-- name: forget_workers_of
+DELETE FROM workers WHERE pool_id = :pool;
+
 -- name: pools
 SELECT id, host, machine, boot_id, pid_namespace, pid, start_time, started_at, seen_at, state, target, exclusive, report
 FROM pools ORDER BY id;

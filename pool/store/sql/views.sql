@@ -30,24 +30,6 @@ SELECT * FROM jobs_archive WHERE id = :id;
 -- name: job_attempts
 SELECT * FROM attempts WHERE job_id = :id ORDER BY id;
 
--- name: list_all
-SELECT * FROM jobs WHERE id < :before AND (:type IS NULL OR type = :type) ORDER BY id DESC LIMIT :limit;
-
--- name: list_queued
-SELECT * FROM jobs WHERE status = 'queued' AND (:type IS NULL OR type = :type) ORDER BY run_at, id LIMIT :limit;
-
--- name: list_running
-SELECT * FROM jobs WHERE status = 'running' AND (:type IS NULL OR type = :type) ORDER BY id LIMIT :limit;
-
--- name: list_done
-SELECT * FROM jobs WHERE status = 'done' AND id < :before AND (:type IS NULL OR type = :type) ORDER BY id DESC LIMIT :limit;
-
--- name: list_dead
-SELECT * FROM jobs WHERE status = 'dead' AND (:type IS NULL OR type = :type) ORDER BY updated_at DESC, id DESC LIMIT :limit;
-
--- name: list_archive
-SELECT * FROM jobs_archive WHERE id < :before AND (:type IS NULL OR type = :type) ORDER BY id DESC LIMIT :limit;
-
 -- name: by_keys
 -- The jobs of a JSON list of keys.
 SELECT id, type, status, attempts, max_attempts, run_at, last_error, idempotency_key, payload FROM jobs

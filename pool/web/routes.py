@@ -74,7 +74,6 @@ def build(settings: WebSettings) -> Starlette:
             Exception: partial(_failed, site),
         },
         lifespan=lifespan,
-        max_body_size=forms.LARGEST_BODY,
     )
     app.router.redirect_slashes = False
     app.state.watch = watch
