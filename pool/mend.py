@@ -165,14 +165,18 @@ class _Change:
         self._progress = progress
         self._line = 0
         self._done: list[int] = []
+        self._seen: set[int] = set()
         self._refused: set[int] = set()
 
     def run(self, chosen: list[Selection], act: _Act) -> Changed:
         order = self._order
         self._refused |= set(order.chosen.ids)
         for each in chosen:
-            for ids in selection.walk(self._store, each, order.now, BATCH):
-                self._refused |= set(ids)
+            for found in selection.walk(self._store, each, order.now, BATCH):
+                # A retried job that waited is due now, and so comes again where the walk goes by when they are due.
+                ids = [job_id for job_id in found if job_id not in self._seen]
+                self._seen.update(ids)
+                self._refused.update(ids)
                 while ids:
                     ids = self._step(each, ids, act)
         return Changed(len(self._done), self._done, sorted(self._refused), [])

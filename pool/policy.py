@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from pool.clock import LATEST
 from pool.errors import UsageError
 
 _DAY = 86_400.0
@@ -75,4 +76,4 @@ def _parse_rule(rule: str) -> tuple[str, str, float | None]:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
     if not match:
         raise UsageError(f"{rule!r}: {text!r} is not a time to keep jobs; write 12h, 7d, 4w or never")
-    return type, outcome, float(match[1]) * _UNITS[match[2]]
+    return type, outcome, min(float(match[1]) * _UNITS[match[2]], LATEST)

@@ -89,7 +89,8 @@ def open_to_read(path: str) -> Iterator[sqlite3.Connection]:
     """
     if not os.path.isfile(path):
         raise DatabaseUnusable(f"{path}: no such file")
-    options = "mode=ro" if os.path.exists(os.path.realpath(path) + "-wal") else "mode=ro&immutable=1"
+    beside = (os.path.realpath(path) + suffix for suffix in ("-wal", "-journal"))
+    options = "mode=ro" if any(map(os.path.exists, beside)) else "mode=ro&immutable=1"
     try:
         connection = sqlite3.connect(uri(path, options), uri=True, isolation_level=None, timeout=30)
         with contextlib.closing(connection):

@@ -23,7 +23,7 @@ def run(job: Job, handlers: Handlers, monitor: Monitor) -> Outcome:
         return Failed(f"no handler for the type {job.type!r}; this pool has: {known}"[:ERROR_LIMIT])
     try:
         payload = job.payload
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         return Failed(f"the payload is not JSON: {error}"[:ERROR_LIMIT])
     try:
         extra = {}

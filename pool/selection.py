@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
-from pool.clock import parse_utc, utc_text
+from pool.clock import LATEST, parse_utc, utc_text
 from pool.errors import UsageError
 from pool.store import SQL, Row, Store
+from pool.store.sqlite import spelled_out
 
 #: What a job can be listed under: its four states, and the archive, which is a table of its own.
 STATUSES = ("queued", "running", "done", "dead", "archive")
@@ -47,6 +48,10 @@ class Selection:
         """The same. Raises UsageError for what can never match."""
         if self.status is not None and self.status not in STATUSES:
             raise UsageError(f"status is one of {', '.join(STATUSES)}, not {self.status!r}")
+        for name in ("older", "newer"):
+            seconds = getattr(self, name)
+            if seconds is not None and not 0 <= seconds <= LATEST:
+                raise UsageError(f"{name} takes seconds from 0, not {seconds}")
         if self.older is not None and self.newer is not None and self.older >= self.newer:
             raise UsageError("no job is older than one age and newer than a smaller one; swap --older and --newer")
         for name in ("type", "key", "error"):
@@ -136,11 +141,6 @@ def _text_as(store: Store, factory: Callable[[bytes], str]) -> Iterator[None]:
 
 def _exact(text: bytes) -> str:
     return text.decode("utf-8", "surrogateescape")
-
-
-def spelled_out(text: bytes) -> str:
-    """Text as stored, what is not UTF-8 in it spelled out; a ``text_factory`` for connections."""
-    return text.decode("utf-8", "backslashreplace")
 
 
 def walk(store: Store, selection: Selection, now: str, size: int) -> Iterator[list[int]]:

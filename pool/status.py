@@ -8,6 +8,7 @@ from typing import Any
 
 from pool.clock import parse_utc, utc_text
 from pool.process import is_provably_dead, of_row
+from pool.selection import reading
 from pool.store import Store
 
 
@@ -21,6 +22,11 @@ def status(store: Store, at: float | None = None) -> dict[str, Any]:
     ``pools``.
     """
     at = time.time() if at is None else at
+    with reading(store):
+        return _status(store, at)
+
+
+def _status(store: Store, at: float) -> dict[str, Any]:
     queued, running, dead = (store.value(f"count_{name}") for name in ("queued", "running", "dead"))
     oldest = store.value("oldest_run_at")
     pools = [_pool(row) for row in store.rows("pools")]

@@ -25,10 +25,10 @@ from pool.clock import now_text, parse_utc, utc_text
 from pool.errors import DatabaseUnusable, ExitCode, PoolError
 from pool.job import DEFAULT_MAX_CRASHES, Cancelled, Completed, Failed, Job, Outcome
 from pool.registry import Handlers
-from pool.runner import run, storable
+from pool.runner import describe, run, storable
 from pool.slot import Slot, State
 from pool.store import Store
-from pool.store.sqlite import is_transient
+from pool.store.sqlite import is_transient, spelled_out
 
 #: Descriptors the supervisor hands over at exec, after standard input, output and error.
 SLOT_FD, WAKE_FD, NOTIFY_FD, DUMP_FD, OUTPUT_FD = 3, 4, 5, 6, 7
@@ -42,6 +42,8 @@ IDLE_SECONDS = 5.0
 #: How long a group of jobs runs before its ends are written and what is not begun goes back.
 GROUP_NANOSECONDS = 10_000_000
 _BACKOFF_LIMIT = 1.0
+#: Seconds beyond which a limit is none; what a word can hold ends somewhat later.
+FOREVER = 1e9
 
 log = logging.getLogger("pool.worker")
 
@@ -156,6 +158,10 @@ class Worker:
                     backoff = 0.02
                 except sqlite3.Error as error:
                     self._unsure = True
+                    if "decode" in str(error):
+                        # A stranger's text that is not UTF-8: read it spelled out, and that job fails with a reason.
+                        self._store.connection.text_factory = spelled_out
+                        continue
                     self._say(State.PAUSED)
                     log.warning("cannot claim: %s; waiting", error)
                     wait = backoff = min(backoff * 2, _BACKOFF_LIMIT)
@@ -194,27 +200,14 @@ class Worker:
 
     def _run(self, job: Job) -> Outcome:
         words = self._words
-        handler = self._handlers.get(job.type)
-        timeout, stall, max_crashes = job.timeout_seconds, None, DEFAULT_MAX_CRASHES
-        if handler is not None:
-            timeout = handler.timeout if timeout is None else timeout
-            stall, max_crashes = handler.stall_timeout, handler.max_crashes
-        tally = self._slot.tally(job.type)
-        started = time.monotonic_ns()
-        words[slot.VERSION] += 1
-        words[slot.JOB] = job.id
-        words[slot.ATTEMPT] = job.attempts
-        words[slot.STARTED] = words[slot.MOVED] = started
-        words[slot.DEADLINE] = started + int(timeout * 1e9) if timeout else 0
-        words[slot.STALL] = int(stall * 1e9) if stall else 0
-        words[slot.MAX_CRASHES] = max_crashes
-        words[slot.TALLY] = tally
-        words[slot.PROGRESS_DONE] = words[slot.PROGRESS_TOTAL] = 0
-        words[slot.OUTPUT] = os.lseek(OUTPUT_FD, 0, os.SEEK_END)
-        words[slot.STATE] = State.BUSY
-        words[slot.VERSION] += 1
-        setproctitle.setproctitle(f"{self._title} {job.type} #{job.id}")
-        if job.crashes and job.crashes + 1 >= max_crashes:
+        try:
+            tally, started, suspect = self._begin(job)
+        except (TypeError, ValueError, OverflowError, AttributeError) as error:
+            # Written by a stranger, such as a timeout that is text; SQLite's columns hold anything.
+            words[slot.MOVED] = time.monotonic_ns()
+            words[slot.FAILED] += 1
+            return Failed(f"the job's row makes no sense: {describe(error)}")
+        if suspect:
             with _quarantine():
                 outcome = run(job, self._handlers, self)
         else:
@@ -227,25 +220,53 @@ class Worker:
             time.sleep(1)
         words[slot.MOVED] = moved = time.monotonic_ns()
         words[slot.STATE] = State.SETTLING
-        if self._saw_cancel:
-            self._saw_cancel = False
-            if isinstance(outcome, Completed):
-                outcome = Cancelled("cancelled; its handler ended early")
         words[tally + slot.RUN + ((moved - started) // 1000).bit_length()] += 1
         words[tally + slot.WAIT + waited(job.run_at, moved - started).bit_length()] += 1
-        if type(outcome) is Completed:
+        if type(outcome) is Completed and not self._saw_cancel:
             words[slot.DONE] += 1
             words[tally + slot.TALLY_DONE] += 1
-        elif isinstance(outcome, (Failed, Cancelled)):
-            words[slot.FAILED] += isinstance(outcome, Failed)
-            words[tally + slot.TALLY_FAILED] += 1
-            self._draining |= outcome.error.startswith(
-                "MemoryError"
-            )  # what is left of this process is not to be trusted
-            outcome = self._with_evidence(outcome, started)
-        return outcome
+            return outcome
+        return self._with_evidence(outcome, started, tally)
 
-    def _with_evidence(self, outcome: Failed | Cancelled, started: int) -> Outcome:
+    def _begin(self, job: Job) -> tuple[int, int, bool]:
+        """Write into the slot what begins; the tally's word, the time, and whether the job is on its last try after
+        crashes. Raises what a row of nonsense makes it raise, before anything is written."""
+        words = self._words
+        handler = self._handlers.get(job.type)
+        timeout, stall, max_crashes = job.timeout_seconds, None, DEFAULT_MAX_CRASHES
+        if handler is not None:
+            timeout = handler.timeout if timeout is None else timeout
+            stall, max_crashes = handler.stall_timeout, handler.max_crashes
+        limit = int(min(timeout, FOREVER) * 1e9) if timeout is not None else 0
+        suspect = job.crashes > 0 and job.crashes + 1 >= max_crashes
+        tally = self._slot.tally(job.type)
+        setproctitle.setproctitle(f"{self._title} {job.type} #{job.id}")
+        self._saw_cancel = False
+        started = time.monotonic_ns()
+        words[slot.VERSION] += 1
+        words[slot.JOB] = job.id
+        words[slot.ATTEMPT] = job.attempts
+        words[slot.STARTED] = words[slot.MOVED] = started
+        words[slot.DEADLINE] = started + limit if limit else 0
+        words[slot.STALL] = int(min(stall, FOREVER) * 1e9) if stall else 0
+        words[slot.MAX_CRASHES] = max_crashes
+        words[slot.TALLY] = tally
+        words[slot.PROGRESS_DONE] = words[slot.PROGRESS_TOTAL] = 0
+        words[slot.OUTPUT] = os.lseek(OUTPUT_FD, 0, os.SEEK_END)
+        words[slot.STATE] = State.BUSY
+        words[slot.VERSION] += 1
+        return tally, started, suspect
+
+    def _with_evidence(self, outcome: Outcome, started: int, tally: int) -> Outcome:
+        """The outcome of an attempt that did not simply complete, with what its handler printed."""
+        if self._saw_cancel and isinstance(outcome, Completed):
+            outcome = Cancelled("cancelled; its handler ended early")
+        if not isinstance(outcome, (Failed, Cancelled)):
+            return outcome
+        self._words[slot.FAILED] += isinstance(outcome, Failed)
+        self._words[tally + slot.TALLY_FAILED] += 1
+        if outcome.error.startswith("MemoryError"):
+            self._draining = True  # what is left of this process is not to be trusted
         _flush()
         began = utc_text(time.time() - (time.monotonic_ns() - started) / 1e9)
         return replace(outcome, started_at=began, output=read_output(OUTPUT_FD, self._words[slot.OUTPUT]))
@@ -289,12 +310,12 @@ _due: tuple[str, float] = ("", 0.0)
 def waited(run_at: str, ran: int) -> int:
     """Microseconds from a job's due time to its start, ``ran`` nanoseconds ago; 0 when a stranger's text is no time."""
     global _due
-    if _due[0] != run_at[:19]:
-        try:
+    try:
+        if _due[0] != run_at[:19]:
             _due = (run_at[:19], parse_utc(run_at[:19]))
-        except ValueError:
-            return 0
-    due = _due[1] + (float(run_at[19:]) if len(run_at) == 23 else 0.0)
+        due = _due[1] + (float(run_at[19:]) if len(run_at) == 23 else 0.0)
+    except (TypeError, ValueError):
+        return 0
     return min(max(0, int((time.time() - due) * 1e6) - ran // 1000), slot.LONGEST)
 
 

@@ -1,6 +1,6 @@
 """Measures the dashboard on a large queue: each page's time, and what open tabs cost the pool's claims.
 
-    python scripts/bench_web.py [--jobs 1000000] [--db FILE] [--tabs 10]
+python scripts/bench_web.py [--jobs 1000000] [--db FILE] [--tabs 10]
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ def claims(folder: Path, noops: int, tabs: int) -> None:
         database = folder / f"claims-{count}.db"
         with Queue(database) as queue:
             queue.enqueue_many(Spec("noop") for _ in range(noops))
-        with serving(folder, database) as url:
+        server = serving(folder, database)
+        with server as url:
             over = threading.Event()
             threads = [threading.Thread(target=tab, args=(url, over), daemon=True) for _ in range(count)]
             for each in threads:
@@ -133,10 +134,13 @@ def claims(folder: Path, noops: int, tabs: int) -> None:
             command = [sys.executable, "-m", "pool", "run", "--db", str(database), "--workers", "2", "--drain"]
             subprocess.run([*command, "--handlers", "noops"], cwd=folder, check=True, capture_output=True)
             seconds = time.perf_counter() - began
+            share = server.cpu / 10 / seconds
             over.set()
             for each in threads:
                 each.join()
-        print(f"{noops:,} no-op jobs, 2 workers, {count:2} tabs: {noops / seconds:,.0f} jobs/s, start and end included")
+        print(
+            f"{noops:,} no-op jobs, 2 workers, {count:2} tabs: {noops / seconds:,.0f} jobs/s; the dashboard used {share:.0f} % of a CPU"
+        )
 
 
 def tab(url: str, over: threading.Event) -> None:

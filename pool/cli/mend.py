@@ -157,7 +157,7 @@ class _Task:
         return ExitCode.OK
 
     def run(self, change: Callable[[Store, Order, mend.Progress], Changed]) -> int:
-        """Change them, and say what came of it. The exit code: FAILED when some were left."""
+        """Change them, and say what came of it. The exit code: FAILED when some that were named were left."""
         chosen = self._order.chosen
         quiet = self._as_json or not sys.stderr.isatty()
         counter = Counter(self._done, None if quiet else self.count(), quiet)
@@ -174,9 +174,10 @@ class _Task:
         else:
             say(f"{self._done}: {_ids(changed.ids) if 0 < len(changed.ids) <= SHOWN else many(changed.jobs)}")
             if changed.left:
-                why = f"{self._why_not}, or there is none" if chosen.ids else "another job has its key now"
+                why = "another job has its key now" if changed.taken else "changed meanwhile"
+                why = f"{self._why_not}, or there is none" if chosen.ids else why
                 say(f"left as they are ({why}): {_ids(changed.left)}")
-        return ExitCode.FAILED if changed.left else ExitCode.OK
+        return ExitCode.FAILED if changed.taken or (chosen.ids and changed.left) else ExitCode.OK
 
     def _changed(
         self, store: Store, change: Callable[[Store, Order, mend.Progress], Changed], counter: Counter

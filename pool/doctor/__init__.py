@@ -11,7 +11,7 @@ from pool.doctor import database, files, machine, queue
 from pool.doctor.finding import Finding, InsideCheck, Level, Opened, OutsideCheck, Subject, fail, ok, warn
 from pool.errors import DatabaseUnusable
 from pool.restore import open_to_read
-from pool.selection import spelled_out
+from pool.store.sqlite import spelled_out
 
 __all__ = ["Finding", "Level", "examine"]
 

@@ -226,6 +226,11 @@ def _until_free(connection: sqlite3.Connection, statement: str) -> None:
             time.sleep(0.01)
 
 
+def spelled_out(text: bytes) -> str:
+    """Text as stored, what is not UTF-8 in it spelled out; a ``text_factory`` for connections."""
+    return text.decode("utf-8", "backslashreplace")
+
+
 def schema_version(connection: sqlite3.Connection) -> int:
     """The version of our schema in this database, 0 for none. Kept in a table of our own: ``user_version``
     may belong to the application whose tables stand beside ours."""

@@ -26,7 +26,7 @@ from pool.policy import Policy
 from pool.retention import Place
 from pool.settings import PoolSettings
 from pool.store import Store
-from pool.store.sqlite import checkpoint, connect, wal_bytes
+from pool.store.sqlite import checkpoint, connect, spelled_out, wal_bytes
 from pool.supervisor.strays import end_marked
 from pool.supervisor.tally import Increments
 
@@ -98,6 +98,7 @@ class Database(threading.Thread):
         self._post = post
         self._emit = emit
         self._store = Store.open(settings.database, busy_seconds=BUSY_SECONDS)
+        self._store.connection.text_factory = spelled_out  # no stranger's text ends a sweep
         self._checkpointer = connect(settings.database, busy_seconds=BUSY_SECONDS)
         self._inode = _inode(settings.database)
         self._requests: collections.deque[Callable[[Store], None]] = collections.deque()

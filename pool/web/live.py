@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from pool.web.reading import Stores
+from pool.web.reading import Looks, Stores
 from pool.web.site import Site
 
 #: How often a stream looks, after how long it says that ages have grown even so, and how many may be open.
@@ -49,20 +49,28 @@ def events(site: Site, watch: Watch, request: Request) -> Response:
     """The stream of a tab: ``changed`` when there is something new, ``tick`` when only time has passed."""
     if watch.streams >= MOST_STREAMS:
         raise HTTPException(429, f"{MOST_STREAMS} tabs are open already")
-    return StreamingResponse(_events(watch), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+    unbuffered = {"X-Accel-Buffering": "no"}  # nginx would wait for more
+    return StreamingResponse(_events(watch, site.looks), media_type="text/event-stream", headers=unbuffered)
 
 
-async def _events(watch: Watch) -> AsyncIterator[str]:
+async def _events(watch: Watch, looks: Looks) -> AsyncIterator[str]:
+    again_at = 0.0
     watch.streams += 1
     try:
         seen, told = await run_sync(watch.version), time.monotonic()
         yield "retry: 3000\nevent: hello\ndata: 0\n\n"
         while not watch.closing:
             await anyio.sleep(LOOK_SECONDS)
-            now = await run_sync(watch.version)
-            if now != seen or time.monotonic() - told >= TICK_SECONDS:
-                name = "changed" if now != seen else "tick"
-                seen, told = now, time.monotonic()
-                yield f"event: {name}\ndata: {now}\n\n"
+            version, now = await run_sync(watch.version), time.monotonic()
+            if version != seen:
+                # The overview may still show a look from before the change: say it again when that is over.
+                seen, told, again_at = version, now, looks.good_until
+                yield f"event: changed\ndata: {version}\n\n"
+            elif 0 < again_at <= now:
+                told, again_at = now, 0.0
+                yield f"event: changed\ndata: {version}\n\n"
+            elif now - told >= TICK_SECONDS:
+                told = now
+                yield f"event: tick\ndata: {version}\n\n"
     finally:
         watch.streams -= 1

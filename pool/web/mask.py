@@ -15,6 +15,8 @@ DEFAULT_NAMES = (
     "private_key", "cookie", "credential", "session_id",
 )  # fmt: skip
 MASK = "••••••••"
+#: A longer payload is not shown: reading it all to find its secrets would take seconds.
+LONGEST = 2_000_000
 #: Levels a payload is shown to; deeper ones stand as compact text.
 DEEPEST = 100
 _URL_CREDENTIALS = re.compile(r"(\b[a-z][a-z0-9+.-]{1,20}://[^\s/:@]{0,200}):[^\s/@]{1,500}@", re.IGNORECASE)
@@ -64,6 +66,8 @@ class Mask:
     def payload(self, stored: object) -> str:
         """A stored payload or result as indented JSON, masked; what is no JSON as it stands, masked where it can be."""
         text = stored.decode(errors="backslashreplace") if isinstance(stored, bytes) else str(stored)
+        if len(text) > LONGEST:
+            return f"{len(text):,} characters, which are too many to show here; pool show prints them"
         try:
             return pretty(self.value(jsontext.load(text)))
         except (ValueError, RecursionError):
@@ -141,7 +145,9 @@ def _found(item: Any, masked: list[Any], original: list[Any]) -> Any:
         return item
     meant = [was for shown, was in zip(masked, original, strict=True) if shown == item]
     if not meant or any(was != meant[0] for was in meant):
-        raise ValueError(f"a list lost or gained items, so it cannot be told what {MASK} in it stands for; write it out")
+        raise ValueError(
+            f"a list lost or gained items, so it cannot be told what {MASK} in it stands for; write it out"
+        )
     return meant[0]
 
 

@@ -119,7 +119,8 @@ class Looks:
         self._stores = stores
         self._lock = threading.Lock()
         self._latest: Look | None = None
-        self._good_until = 0.0
+        #: By the monotonic clock, when the latest look is too old.
+        self.good_until = 0.0
         self._changes = 0
         self._minutes: dict[str, tuple[int, int]] = {}
         self._whole_day_at = float(-_HOUR)
@@ -129,19 +130,19 @@ class Looks:
     def get(self) -> Look:
         """A look that is about a second old at most, unless each takes long."""
         with self._lock:
-            if self._latest is None or time.monotonic() >= self._good_until:
-                began = time.monotonic()
+            if self._latest is None or time.monotonic() >= self.good_until:
+                began, used = time.monotonic(), time.thread_time()
                 changes = self._changes
                 self._latest = self._take()
-                cost = time.monotonic() - began
+                cost = time.thread_time() - used
                 if changes == self._changes:
-                    self._good_until = began + min(max(FRESH_SECONDS, cost * COST_SHARE), STALEST_SECONDS)
+                    self.good_until = began + min(max(FRESH_SECONDS, cost * COST_SHARE), STALEST_SECONDS)
             return self._latest
 
     def forget(self) -> None:
         """Something was changed here: the next one is taken anew."""
         self._changes += 1
-        self._good_until = 0.0
+        self.good_until = 0.0
 
     def _take(self) -> Look:
         at = time.time()

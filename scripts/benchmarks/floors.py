@@ -18,7 +18,8 @@ from benchmarks.running import SCRIPTS, place
 
 _SCHEMA = (
     "CREATE TABLE task (id INTEGER PRIMARY KEY, name TEXT NOT NULL, body TEXT NOT NULL,"
-    " stage INTEGER NOT NULL DEFAULT 0, rank INTEGER NOT NULL DEFAULT 0, due REAL NOT NULL, tries INTEGER NOT NULL DEFAULT 0, begun REAL, ended REAL)",
+    " stage INTEGER NOT NULL DEFAULT 0, rank INTEGER NOT NULL DEFAULT 0, due REAL NOT NULL,"
+    " tries INTEGER NOT NULL DEFAULT 0, begun REAL, ended REAL)",
     "CREATE INDEX task_ready ON task (name, rank, due, id) WHERE stage = 0",
 )
 _PUT = "INSERT INTO task (name, body, due) VALUES ('noop', '{}', ?)"

@@ -73,7 +73,7 @@ def started(count: int, type: str) -> float:
 
 def enqueue_for_later(where: Place, count: int, type: str) -> float:
     """Enqueue jobs, a mark behind them, all due at the same instant, which is returned in seconds since the epoch."""
-    due = round(time.time() + 0.5 + count / 50_000, 3)
+    due = round(time.time() + 0.5 + count / 15_000, 3)
     at = datetime.fromtimestamp(due, UTC)
     with where.queue() as queue:
         queue.enqueue_many(Spec(type, run_at=at) for _ in range(count))

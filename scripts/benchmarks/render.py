@@ -10,7 +10,17 @@ from typing import Any
 from benchmarks import chart
 from benchmarks.figures import load, machine_line, markdown, section_of
 
-_SKELETON = "# Performance\n"
+_SKELETON = """# Performance
+
+`scripts/bench --json FILE --write docs/performance.md` measures everything anew and replaces the tables and pictures;
+`scripts/bench noop` one section. Each ratio is the median of ratios of runs that stood side by side.
+
+<!-- bench:machine -->
+<!-- /bench:machine -->
+
+![No-op jobs a second, jobpool and others](images/performance-throughput.svg)
+![Time to complete a job and claim the next, by the jobs queued](images/performance-backlog.svg)
+"""
 
 
 def render(document: Path, target: Path) -> None:

@@ -114,6 +114,7 @@ def test_a_list_says_how_to_get_its_next_page(mixed: Queue, command: Command) ->
         (["--before", "7", "--status", "dead"], ["--before", "ID@TIME"]),
         (["--older", "1d", "--newer", "1h"], ["--older", "--newer"]),
         (["--older", "soon"], ["--older", "7d"]),
+        (["--newer", "9" * 400], ["newer"]),
         (["--key", ""], ["key"]),
         (["--error", os.fsdecode(b"\xff")], ["error"]),
     ],
@@ -150,6 +151,11 @@ def test_retry_of_queued_jobs_makes_them_due_now(queue: Queue, command: Command,
     queue.enqueue("later", delay=3600)
     command("retry", "--status", "queued", "--type", "later").ok()
     assert row(database)["run_at"] <= now_text()
+
+
+def test_a_queued_job_is_retried_once_although_it_is_due_at_another_time_then(queue: Queue, command: Command) -> None:
+    queue.enqueue_many([("t", None, None, 0, delay) for delay in (0, 60, 3600)] * 400)
+    assert command("retry", "--status", "queued").ok().out == "queued again: 1,200 jobs\n"
 
 
 def test_archive_takes_the_dead_ones_and_an_undo_brings_them_back(

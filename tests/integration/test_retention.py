@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pool import Queue, UsageError, retention
-from pool.clock import parse_utc, utc_text
+from pool.clock import LATEST, parse_utc, utc_text
 from pool.policy import KEEP_ALL, Policy
 from pool.retention import Place, Swept, delete, expired, run, shrink, sweep
 from pool.store import Store
@@ -70,6 +70,7 @@ def swept(store: Store, policy: Policy, rounds: int = 50, now: str = NOW) -> lis
         (["a.b=c.done=90s"], "a.b=c", "done", 90.0),
         (["t.done=0s", "done=1.5h"], "t", "done", 0.0),
         (["done=1d", "done=2d"], "t", "done", 2 * DAY),
+        ([f"done={'9' * 400}w"], "t", "done", LATEST),
         ([" t.archive=never "], "t", "archive", None),
     ],
 )
@@ -245,6 +246,11 @@ def test_a_stranger_s_odd_rows_do_not_stop_the_walk(store: Store, database: Path
     put(database, "done", 8)
     swept(store, Policy())
     assert 5 not in left(database)
+
+
+def test_a_time_longer_than_there_are_years_keeps_all(store: Store, database: Path) -> None:
+    put(database, "done", 9_000)
+    assert swept(store, Policy.parse([f"done={'9' * 400}w"]))[0].jobs == 0
 
 
 def test_nothing_is_looked_at_where_all_is_kept(store: Store, database: Path) -> None:

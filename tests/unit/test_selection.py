@@ -182,6 +182,9 @@ def test_a_full_last_page_is_followed_by_an_empty_one_and_a_short_one_by_none(fi
         {"key": "\udcff"},
         {"error": ""},
         {"older": 60.0, "newer": 60.0},
+        {"older": -1.0},
+        {"newer": float("inf")},
+        {"older": float("nan")},
     ],
 )
 def test_what_can_never_match_is_refused(wrong: dict[str, Any]) -> None:

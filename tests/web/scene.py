@@ -33,7 +33,7 @@ ERRORS = (
     "KeyError: 'customer_id'",
 )
 #: What a pool of these pictures runs: jobs that say how far they are until a file is there.
-HANDLERS = '''
+HANDLERS = """
 import os, time
 from pool import handler
 
@@ -52,7 +52,7 @@ def transcode(gate, done, of, ctx):
 @handler("report.monthly")
 def report(gate, done, of, ctx):
     wait(gate, done, of, ctx)
-'''
+"""
 
 
 def fill(path: Path | str, count: int = 400, now: float | None = None) -> None:
@@ -76,14 +76,18 @@ def fill(path: Path | str, count: int = 400, now: float | None = None) -> None:
 
 def _job(store: Store, dice: random.Random, number: int, now: float) -> None:
     type, status = dice.choice(TYPES), dice.choices(("queued", "done", "dead"), (3, 10, 1))[0]
-    error, dead = dice.choice(ERRORS), status == "dead"
+    error = dice.choice(ERRORS)
+    if number == 4:
+        type, status, error = "webhook", "dead", ERRORS[-1]
+    dead = status == "dead"
+    due = -80_500 if status != "queued" else dice.randint(-240, -5) if number % 5 == 0 else dice.randint(60, 9000)
     failed = dead or dice.random() < 0.1
     store.connection.execute(
         """INSERT INTO jobs (type, payload, status, attempts, run_at, last_error, idempotency_key, created_at,
         updated_at, result) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
         (
             type, json.dumps(_payload(type, number)), status, 5 if dead else dice.randint(0, 3),
-            utc_text(now + (dice.randint(-240, 9000) if status == "queued" else -80_500)), error if failed else None,
+            utc_text(now + due), error if failed else None,
             f"{type}:{number}" if number % 3 == 0 else None, utc_text(now - 90_000),
             utc_text(now - dice.randint(0, 80_000)), '{"bytes":48213,"format":"WEBP"}' if status == "done" else None,
         ),

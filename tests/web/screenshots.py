@@ -1,16 +1,18 @@
 """Takes the pictures of docs/images: each page, in light and dark, on a desk and on a phone.
 
-    python -m tests.web.screenshots [FOLDER]
+python -m tests.web.screenshots [FOLDER]
 """
 
 from __future__ import annotations
 
+import io
 import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from PIL import Image
 from playwright.sync_api import Browser
 
 from pool import Queue
@@ -59,7 +61,7 @@ def pages(database: Path) -> dict[str, str]:
     return {
         "overview": "/", "jobs": "/jobs", "job": f"/jobs/{dead}", "running": f"/jobs/{running}",
         "edit": f"/jobs/{dead}/edit", "dead": "/dead", "bulk": "/bulk?action=retry&status=dead",
-        "archive": "/archive", "audit": "/audit", "empty": "/jobs?type=nothing", "missing": "/jobs/99999",
+        "archive": "/archive", "audit": "/audit",
     }  # fmt: skip
 
 
@@ -76,8 +78,14 @@ def shoot(opened: Browser, url: str, database: Path, target: Path) -> None:
                 page.locator("#live", has_text="Live").wait_for()
                 if name == "job":
                     page.locator("summary", has_text="Archive…").click()
-                page.screenshot(path=target / f"{name}-{size}-{scheme}.png", full_page=True)
+                save(page.screenshot(full_page=True), target / f"{name}-{size}-{scheme}.png")
             context.close()
+
+
+def save(png: bytes, path: Path) -> None:
+    """With few colours: a quarter of the size, and no difference to be seen."""
+    with Image.open(io.BytesIO(png)) as image:
+        image.convert("RGB").quantize(96, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 if __name__ == "__main__":

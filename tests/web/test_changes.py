@@ -105,7 +105,9 @@ def test_an_edited_payload_keeps_the_secrets_that_were_hidden(
     edited = json.loads(fields["payload"])
     edited["calls"].pop(0)
     edited["new"] = "é\u202e"
-    answer = browser.submit("/jobs/1/edit", page="/jobs/1", **{**fields, "payload": json.dumps(edited), "priority": "-3"})
+    answer = browser.submit(
+        "/jobs/1/edit", page="/jobs/1", **{**fields, "payload": json.dumps(edited), "priority": "-3"}
+    )
     assert "Saved" in answer.text
     found = row(database)
     assert json.loads(found["payload"]) == {**payload, "calls": [{"n": 2, "token": "b"}], "new": "é\u202e"}

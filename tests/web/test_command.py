@@ -16,6 +16,7 @@ from pool import Queue
 from tests.support import eventually, rows
 from tests.web.scene import Web
 
+TOKEN = {"POOL_WEB_TOKEN": "correct horse battery"}
 StartWeb = Callable[..., Web]
 
 
@@ -80,9 +81,7 @@ def test_it_listens_on_this_machine_alone(web: StartWeb) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
-def test_it_refuses_to_be_open_to_others_without_a_token(
-    host: str, command: Callable[..., Any], filled: Path
-) -> None:
+def test_it_refuses_to_be_open_to_others_without_a_token(host: str, command: Callable[..., Any], filled: Path) -> None:
     command("web", "--db", str(filled), "--host", host).refused(2, "--token-file", "POOL_WEB_TOKEN")
     command("web", "--db", str(filled), "--allow-host", "jobs.example").refused(2, "tokens")
     short = command("web", "--db", str(filled), "--host", host, env={"POOL_WEB_TOKEN": "short"})
@@ -92,7 +91,7 @@ def test_it_refuses_to_be_open_to_others_without_a_token(
 def test_wrong_input_is_one_line(command: Callable[..., Any], filled: Path, tmp_path: Path) -> None:
     command("web", "--db", str(tmp_path / "none.db")).refused(4, "none.db")
     command("web", "--db", str(filled), "--token-file", str(tmp_path / "none")).refused(2, "none")
-    command("web", "--db", str(filled), "--host", "no.such.host.invalid").refused(2, "cannot listen")
+    command("web", "--db", str(filled), "--host", "no.such.host.invalid", env=TOKEN).refused(2, "cannot listen")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         command("web", "--db", str(filled), "--port", port).refused(2, "in use", "--port")
@@ -111,9 +110,8 @@ def test_others_get_in_with_a_token_by_any_address_of_the_machine(web: StartWeb,
 
 
 def test_a_proxy_s_word_is_believed_only_when_asked_to(web: StartWeb, filled: Path) -> None:
-    token = {"POOL_WEB_TOKEN": "correct horse battery"}
     for arguments, address in ((), "127.0.0.1"), (("--behind-proxy",), "198.51.100.7"):
-        running = web(*arguments, env=token)
+        running = web(*arguments, env=TOKEN)
         connection = connect(running)
         headers = {
             "Authorization": "Bearer correct horse battery", "X-Forwarded-For": "198.51.100.7",
@@ -139,10 +137,10 @@ RAW = (
     b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
     b"POST /pause HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     b"POST /pause HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
-    b"POST /pause HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 3000000\r\n"
-    b"\r\n" + b"a" * 2_000_000,
-    b"GET /events HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: eA==\r\n"
-    b"Sec-WebSocket-Version: 13\r\n\r\n",
+    b"POST /pause HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+    b"Content-Length: 3000000\r\n\r\n" + b"a" * 2_000_000,
+    b"GET /events HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: eA==\r\nSec-WebSocket-Version: 13\r\n\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     b"\r\n\r\n\r\n",
     b"A" * 70_000,

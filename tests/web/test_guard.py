@@ -126,8 +126,11 @@ def test_a_token_opens_a_session_under_its_name(client: MakeClient, queue: Queue
     assert browser.get("/jobs/1").status_code == 401
 
 
-@pytest.mark.parametrize("there", ["https://evil.example/", "//evil.example", "/\\evil.example", "\\\\evil", "javascript:x",
-                                   "/\t/evil.example", "/jobs\r\nX: y"])  # fmt: skip
+@pytest.mark.parametrize(
+    "there",
+    ["https://evil.example/", "//evil.example", "/\\evil.example", "\\\\evil", "javascript:x", "/\t/evil.example",
+     "/jobs\r\nX: y"],
+)  # fmt: skip
 def test_signing_in_leads_nowhere_else(there: str, client: MakeClient) -> None:
     browser = client(tokens=TOKENS)
     answer = browser.post("/login", data={"token": TOKENS["ben"], "next": there}, follow_redirects=False)
@@ -159,7 +162,13 @@ def test_a_session_cannot_be_forged_or_outlive_its_time_or_token(monkeypatch: py
     cookie = sessions.begin("anna").cookie
     assert Sessions(settings).read(cookie) is not None, "another process of the same dashboard"
     assert Sessions(WebSettings("jobs.db", tokens={"anna": "another token of hers"})).read(cookie) is None
-    for forged in (cookie.replace("anna", "ben"), cookie[:-1] + ("A" if cookie[-1] != "A" else "B"), "", "~~~", "é~1~x~y"):
+    for forged in (
+        cookie.replace("anna", "ben"),
+        cookie[:-1] + ("A" if cookie[-1] != "A" else "B"),
+        "",
+        "~~~",
+        "é~1~x~y",
+    ):
         assert sessions.read(forged) is None
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + SESSION_SECONDS + 2)
@@ -183,8 +192,10 @@ def test_token_files_are_read_line_by_line() -> None:
             parse_tokens(wrong, "f")
 
 
-@pytest.mark.parametrize(("header", "name"), [("a.b:1", "a.b"), ("[::1]:8", "::1"), ("[::1]", "::1"), ("A", "a"), (":1", None),
-                                              ("[::1]x", None), ("", None)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("header", "name"),
+    [("a.b:1", "a.b"), ("[::1]:8", "::1"), ("[::1]", "::1"), ("A", "a"), (":1", None), ("[::1]x", None), ("", None)],
+)
 def test_host_headers_are_read(header: str, name: str | None) -> None:
     assert host_name(header) == name
 

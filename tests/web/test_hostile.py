@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -14,29 +15,55 @@ from tests.web.conftest import HERE, MakeClient
 
 MARKS = (
     "<script>alert(1)</script>", "\"><img src=x onerror=alert(1)>", "'-alert(1)-'", "{{7*7}}", "${7*7}", "%s%n",
-    "</textarea><script>", "javascript:alert(1)", "<!--", "]]>", "a\u202eb", "\u2066x\u2069", "\u200b", "\x1b[2J", "\x07",
+    "</textarea><script>", "javascript:alert(1)", "<!--", "]]>", "a\u202eb", "\u2066x\u2069",
+    "\u200b", "\x1b[2J", "\x07",
     "\x00", "\x7f", "\x85", "\ufeff", "\ud7ff", "\U0010ffff", "\r\nSet-Cookie: a=b", "'; DROP TABLE jobs; --", "%", "_",
     "\\", "A" * 3000, "é" * 900, "😀", "..", "../../etc/passwd",
 )  # fmt: skip
 IDS = (
-    "0", "-1", "01", "+1", "1.0", "1e3", "0x1", "1_000", "١", "²", "9223372036854775807", "9223372036854775808", "9" * 30,
+    "0", "-1", "01", "+1", "1.0", "1e3", "0x1", "1_000", "١", "²", "9223372036854775807", "9223372036854775808",
+    "9" * 30,
     "9" * 5000, "NaN", "null", "true", " 1", "1 ", "1%00", "1;2", "1/..", "..%2f..%2fetc%2fpasswd", "*", "~",
 )  # fmt: skip
 CURSORS = (
-    "x", "-1", "1@", "@1", "1@x", "9" * 40, "9223372036854775808@2020", "1@" + "9" * 500, "1@<b>", "1@2020-01-01 00:00:00",
+    "x", "-1", "1@", "@1", "1@x", "9" * 40, "9223372036854775808@2020", "1@" + "9" * 500, "1@<b>",
+    "1@2020-01-01 00:00:00",
     "1@%", "\x00", "1@\x00", "¹@x", "1@'--",
 )  # fmt: skip
 METHODS = ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "FOO", "HEAD")
-GETS = ("/", "/jobs", "/jobs/1", "/jobs/1/edit", "/dead", "/archive", "/audit", "/bulk", "/find", "/metrics", "/healthz")
+GETS = (
+    "/",
+    "/jobs",
+    "/jobs/1",
+    "/jobs/1/edit",
+    "/dead",
+    "/archive",
+    "/audit",
+    "/bulk",
+    "/find",
+    "/metrics",
+    "/healthz",
+)
 POSTS = (
     "/jobs/1/retry", "/jobs/1/archive", "/jobs/1/cancel", "/jobs/1/edit", "/bulk", "/pause", "/resume",
     "/pools/1/scale", "/pools/1/reload",
 )  # fmt: skip
 BODIES: tuple[tuple[str, bytes], ...] = (
-    ("application/json", b'{"form_token": "x"}'), ("text/plain", b"form_token=x"), ("multipart/form-data; boundary=x", b"--x"),
+    ("application/json", b'{"form_token": "x"}'), ("text/plain", b"form_token=x"),
+    ("multipart/form-data; boundary=x", b"--x"),
     ("application/x-www-form-urlencoded", b"\xff\xfe"), ("application/x-www-form-urlencoded", b"%ff%fe=%c3%28"),
     ("application/x-www-form-urlencoded", b"a=1&" * 5000), ("application/x-www-form-urlencoded", b"&;=;&"),
     ("application/x-www-form-urlencoded", b"x" * (2 << 20)), ("", b"form_token"),
+)  # fmt: skip
+
+
+PATHS = (
+    "/static/../routes.py", "/static/%2e%2e/routes.py", "/static/..%2froutes.py", "/static/", "/static/pool.css/", "//",
+    "//evil.example/", "/jobs//1", "/jobs/1/", "/%00", "/%ff", "/static/%00pool.css", "/login", "/logout",
+)  # fmt: skip
+HEADERS = (
+    ("Accept", "\xff"), ("Authorization", "Bearer \xe9"), ("Authorization", "Bearer"), ("Content-Length", "-1"),
+    ("X-Forwarded-For", "1.1.1.1"), ("Range", "bytes=0-1"), ("If-None-Match", "*"),
 )  # fmt: skip
 
 
@@ -45,10 +72,10 @@ class Hostile(NamedTuple):
 
     method: str
     path: str
-    headers: dict[str, str] = {}
+    headers: Mapping[str, str] = MappingProxyType({})
     body: bytes | None = None
     with_token: bool = False
-    fields: dict[str, str] = {}
+    fields: Mapping[str, str] = MappingProxyType({})
 
 
 def hostile() -> Iterator[Hostile]:
@@ -78,13 +105,11 @@ def hostile() -> Iterator[Hostile]:
         yield Hostile("POST", path, {"Sec-Fetch-Site": "cross-site"}, with_token=True)
         for kind, body in BODIES:
             yield Hostile("POST", path, {"Content-Type": kind} if kind else {}, body)
-    for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2fapp.py", "/static/", "/static/pool.css/", "//",
-                 "//evil.example/", "/jobs//1", "/jobs/1/", "/%00", "/%ff", "/static/%00pool.css", "/login", "/logout"):  # fmt: skip
+    for path in PATHS:
         yield Hostile("GET", path)
     for cookie in ("=", "a", "jobpool=\x01", '"', "x" * 9000, "a=b; " * 500, "jobpool_=é"):
         yield Hostile("GET", "/", {"Cookie": cookie})
-    for name, value in (("Accept", "\xff"), ("Authorization", "Bearer \xe9"), ("Authorization", "Bearer"), ("Content-Length", "-1"),
-                        ("X-Forwarded-For", "1.1.1.1"), ("Range", "bytes=0-1"), ("If-None-Match", "*")):  # fmt: skip
+    for name, value in HEADERS:
         yield Hostile("GET", "/jobs", {name: value})
 
 

@@ -36,7 +36,9 @@ def read(text: str) -> dict[tuple[str, ...], float]:
 
 def test_they_count_what_the_database_holds(client: MakeClient, filled: Path) -> None:
     found = read(client().get("/metrics").text)
-    for status, n in ((each["status"], each["n"]) for each in rows(filled, "SELECT status, count(*) n FROM jobs GROUP BY 1")):
+    for status, n in (
+        (each["status"], each["n"]) for each in rows(filled, "SELECT status, count(*) n FROM jobs GROUP BY 1")
+    ):
         assert found["jobpool_jobs", status] == n
     counters = {(c["name"], c["label"], c["bucket"]): c["value"] for c in rows(filled, "SELECT * FROM counters")}
     for type in scene.TYPES:
@@ -45,7 +47,9 @@ def test_they_count_what_the_database_holds(client: MakeClient, filled: Path) ->
         waits = {bits: value for (name, label, bits), value in counters.items() if (name, label) == ("wait", type)}
         assert found["jobpool_wait_seconds_count", type] == sum(waits.values())
         assert found["jobpool_wait_seconds_bucket", "+Inf", type] == sum(waits.values())
-        assert found["jobpool_wait_seconds_bucket", "0.004096", type] == sum(n for bits, n in waits.items() if bits <= 12)
+        assert found["jobpool_wait_seconds_bucket", "0.004096", type] == sum(
+            n for bits, n in waits.items() if bits <= 12
+        )
     assert found["jobpool_restarts_total", "crashed"] == 3
     assert found["jobpool_queue_due",] > 0 and 0 < found["jobpool_oldest_age_seconds",] < 300
     assert found["jobpool_database_bytes",] == filled.stat().st_size
