@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -43,6 +43,7 @@ KINDS = (
     + ["hang"] * 1
 )
 WAL_LIMIT = 256 << 20
+STUCK_SECONDS = 40.0
 
 
 class Fault(NamedTuple):
@@ -267,15 +268,17 @@ class Chaos:
         self.settle()
 
     def settle(self) -> None:
-        """Wait until nothing is due or running; what is left then is stuck."""
+        """Wait until nothing is due or running; what is left when nothing moved for a while is stuck."""
         store = Store.open(self.database)
-        end = time.monotonic() + 60
+        end, left = time.monotonic() + STUCK_SECONDS, 0
         while True:
             # Jobs that a step of the clock pushed into the future are due now.
             store.connection.execute("UPDATE jobs SET run_at = '2000-01-01' WHERE status = 'queued' AND type = 'chaos'")
             now = status(store)
             if now["queued"] == now["running"] == 0 or time.monotonic() > end:
                 break
+            if now["queued"] + now["running"] != left:
+                end, left = time.monotonic() + STUCK_SECONDS, now["queued"] + now["running"]
             time.sleep(0.1)
         store.close()
         self.pool.terminate()
@@ -435,6 +438,34 @@ def report(chaos: Chaos, counts: dict[str, int], as_json: bool) -> None:
     print(f"{'FAILED' if chaos.breaches else 'ok'}; seed {chaos.options.seed} replays it")
 
 
+def summary(runs: list[dict[str, Any]]) -> str:
+    """Recorded runs as a Markdown table."""
+    by_fault: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
+    for run in runs:
+        for row in run["faults"]:
+            by_fault[row["fault"]].append(row)
+    lines = ["| fault | given | jobs hit | running again: median of p50 | worst |", "|---|---|---|---|---|"]
+    for name in WEIGHTS:
+        rows = by_fault.get(name, [])
+        medians = [row["p50_ms"] for row in rows if "p50_ms" in row]
+        times = ("–", "–") if not medians else (
+            f"{statistics.median(medians):.0f} ms",
+            f"{max(row['max_ms'] for row in rows if 'max_ms' in row):.0f} ms",
+        )  # fmt: skip
+        counts = (sum(row["given"] for row in rows), sum(row["recoveries"] for row in rows))
+        lines.append(f"| {name} | {counts[0]} | {counts[1] or '–'} | {times[0]} | {times[1]} |")
+    total = {key: sum(run[key] for run in runs) for key in ("acknowledged", "runs", "extra", "dead")}
+    breaches = [breach for run in runs for breach in run["breaches"]]
+    lines.append("")
+    lines.append(
+        f"{len(runs)} runs (seeds {min(r['seed'] for r in runs)} to {max(r['seed'] for r in runs)}): "
+        f"{total['acknowledged']:,} jobs acknowledged, {total['runs']:,} runs, {total['extra']:,} of them again, "
+        f"{total['dead']:,} dead as meant; write-ahead log at most {max(r['wal_most_mb'] for r in runs)} MB; "
+        f"{len(breaches)} breaches{': ' + '; '.join(breaches) if breaches else ''}."
+    )
+    return "\n".join(lines)
+
+
 def main() -> int:
     """Parse, run, check, report; 1 on any breach."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -446,7 +477,11 @@ def main() -> int:
     parser.add_argument("--gap", type=float, default=0.12, help="mean seconds between faults")
     parser.add_argument("--keep", metavar="DIR", help="copy the run's files there")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--summarize", metavar="FILE", help="no run: a table of runs recorded with --json, a line each")
     options = parser.parse_args()
+    if options.summarize:
+        print(summary([json.loads(line) for line in Path(options.summarize).read_text().splitlines()]))
+        return 0
     options.faults = [name for name in options.faults.split(",") if name]
     if unknown := [name for name in options.faults if name not in WEIGHTS]:
         parser.error(f"unknown fault {unknown[0]}; choose from {', '.join(WEIGHTS)}")

@@ -73,7 +73,16 @@ class RestartBudget:
     _deaths: deque[float] = field(default_factory=deque)
     _settled_in_all: int = 0
 
-    def died(self, number: int, now: float, lived: float, settled: int, settled_in_all: int = 0) -> float:
+    def died(
+        self,
+        number: int,
+        now: float,
+        lived: float,
+        settled: int,
+        settled_in_all: int = 0,
+        *,
+        from_outside: bool = False,
+    ) -> float:
         """Record a death; seconds to wait before that number's next worker.
 
         Args:
@@ -82,7 +91,11 @@ class RestartBudget:
             lived: seconds it lived.
             settled: attempts it settled.
             settled_in_all: attempts the pool settled since it began.
+            from_outside: somebody sent it SIGKILL, and it was not the kernel for want of memory: no fault of the
+                worker's, so a short pause is enough.
         """
+        if from_outside:
+            return RESTART_DELAYS[min(1, self._in_a_row.get(number, 0))]
         if settled or lived >= STEADY_SECONDS:
             self._in_a_row[number] = 0
         if settled_in_all > self._settled_in_all:

@@ -327,6 +327,7 @@ class Fleet:
         self._forward_output(child, child.rest_of_output())
         kills = oom_kills()
         death = death_of(child, exit, out_of_memory=kills > self._oom_kills)
+        from_outside = exit.signal == "SIGKILL" and child.ladder is None and kills == self._oom_kills
         self._oom_kills = kills
         seen = child.slot.snapshot()
         under_job = seen.state in (State.BUSY, State.SETTLING)
@@ -343,10 +344,10 @@ class Fleet:
             self.restarts[cause] += 1
         self._owner.worker_died(death)
         self.end_strays()
-        self._succeed(child, exit, explained=clean or under_job)
+        self._succeed(child, exit, explained=clean or under_job, from_outside=from_outside)
         child.close()
 
-    def _succeed(self, child: Child, exit: Exit, *, explained: bool) -> None:
+    def _succeed(self, child: Child, exit: Exit, *, explained: bool, from_outside: bool) -> None:
         """See to it that the number of a worker that ended has a worker again."""
         if self.stopping:
             return
@@ -368,7 +369,10 @@ class Fleet:
             return
         now = time.monotonic()
         lived, settled = now - child.spawned_at, sum(child.slot.settled())
-        delay = 0.0 if explained else self.budget.died(child.number, now, lived, settled, sum(self.counts))
+        delay = 0.0
+        if not explained:
+            done = sum(self.counts)
+            delay = self.budget.died(child.number, now, lived, settled, done, from_outside=from_outside)
         self._spawn_at.setdefault(child.number, now + delay)
         self._spawn_due()
 

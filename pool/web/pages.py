@@ -15,6 +15,7 @@ from pool.errors import UsageError
 from pool.selection import Cursor, Selection
 from pool.store import Row, Store
 from pool.web import charts, forms, show
+from pool.web.guard import path_of
 from pool.web.reading import Look, total
 from pool.web.site import Site, url
 
@@ -176,7 +177,7 @@ def _list(site: Site, request: Request, chosen: Selection, title: str) -> Respon
         types = [row["type"] for row in store.rows("queued_types", limit=TYPES)]
     for row in found.rows:
         row["later"] = row["status"] == "queued" and str(row["run_at"]) > now
-    own = {"/dead": "dead", "/archive": "archive"}.get(request.scope["path"], "")
+    own = {"/dead": "dead", "/archive": "archive"}.get(path_of(request), "")
     return site.page(
         request, "jobs.html", title=title, chosen=chosen, rows=found.rows, types=types, first=after is None,
         next=str(found.next) if found.next is not None else None, fixed=title != "Jobs", own=own,

@@ -136,8 +136,12 @@ def stamp(text: Any) -> Markup:
 
 def brief(text: Any, now: float) -> Markup:
     """The time of day, UTC, and the day when that is not today."""
-    whole = stamp(text)
-    return whole.replace(f">{utc_text(now)[:10]} ", ">")
+    try:
+        exact = utc_text(parse_utc(str(text)))
+    except ValueError:
+        return cell(text)
+    shown = exact[11:19] if exact[:10] == utc_text(now)[:10] else exact[:19]
+    return Markup('<time datetime="{}Z">{}</time> UTC').format(exact.replace(" ", "T"), shown)
 
 
 def clock(at: float) -> str:

@@ -57,14 +57,18 @@ ENDINGS: dict[str, Callable[[Store, Job], object]] = {
 
 @pytest.mark.parametrize("name", ENDINGS)
 @pytest.mark.parametrize(
-    "state", ["queued", "running again", "running under the same name", "done", "dead", "archived"]
+    "state",
+    ["queued", "running again", "running under the same name", "running with the same attempt", "done", "dead", "archived"],
 )
 def test_who_lost_the_lease_changes_nothing(
     name: str, state: str, store: Store, other: Store, job: Job, database: Path
 ) -> None:
-    assert maintenance.expire_leases(other, LATER, 600.0)
+    if state == "running with the same attempt":
+        assert other.give_back(job, None, LATER)
+    else:
+        assert maintenance.expire_leases(other, LATER, 600.0)
     if state != "queued":
-        again = other.claim("one" if "same" in state else "two", LATER)
+        again = other.claim("one" if "same name" in state else "two", LATER)
         assert again is not None
         if state in ("done", "archived"):
             other.settle(again, Completed(None), LATER)

@@ -38,20 +38,20 @@ import os, time
 from pool import handler
 
 
-def wait(gate, done, of, ctx):
+def wait(done, of, ctx):
     ctx.progress(done, of)
-    while not os.path.exists(gate):
+    while not os.path.exists("gate"):
         time.sleep(0.02)
 
 
 @handler("video.transcode")
-def transcode(gate, done, of, ctx):
-    wait(gate, done, of, ctx)
+def transcode(source, done, of, ctx):
+    wait(done, of, ctx)
 
 
 @handler("report.monthly")
-def report(gate, done, of, ctx):
-    wait(gate, done, of, ctx)
+def report(source, done, of, ctx):
+    wait(done, of, ctx)
 """
 
 

@@ -33,7 +33,7 @@ def main(target: Path) -> None:
         (folder / "scenes.py").write_text(scene.HANDLERS)
         with Queue(database) as queue:
             for place, (type, done, of) in enumerate((("video.transcode", 37, 80), ("report.monthly", 3, 12))):
-                facts = {"gate": f"{folder}/gate", "done": done, "of": of}
+                facts = {"source": f"/srv/data/{type}", "done": done, "of": of}
                 queue.enqueue(type, facts, key=f"shown:{place}", priority=-1)
         command = [sys.executable, "-m", "pool", "run", "--db", str(database), "--workers", "2"]
         command += ["--handlers", "scenes"]
@@ -83,9 +83,10 @@ def shoot(opened: Browser, url: str, database: Path, target: Path) -> None:
 
 
 def save(png: bytes, path: Path) -> None:
-    """With few colours: a quarter of the size, and no difference to be seen."""
+    """With 256 colours: a third of the size, and the colours of states stay what they are."""
     with Image.open(io.BytesIO(png)) as image:
-        image.convert("RGB").quantize(96, dither=Image.Dither.NONE).save(path, optimize=True)
+        few = image.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=3, dither=Image.Dither.NONE)
+        few.save(path, optimize=True)
 
 
 if __name__ == "__main__":
