@@ -6,7 +6,8 @@ What applications use is here; docs/architecture.md tells how the rest hangs tog
 from pool.declare import Context, Discard, Handler, JobCancelled, Retry, Snooze, handler
 from pool.errors import DatabaseUnusable, PayloadError, PoolError, UsageError
 from pool.job import Enqueued, Job, Status
-from pool.queue import Queue, Spec
+from pool.queue import Queue
+from pool.spec import Spec
 
 __all__ = [
     "Context",

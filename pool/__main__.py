@@ -6,7 +6,7 @@ import sys
 def main() -> int:
     """Run a worker for a supervisor, or else the command a person typed."""
     if len(sys.argv) == 3 and sys.argv[1] == "worker":
-        from pool.worker import main as worker
+        from pool.boot import main as worker
 
         return worker(sys.argv[2])
     from pool.cli import main as command

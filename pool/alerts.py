@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pool.clock import parse_utc
-from pool.queue import new_job
+from pool.spec import new_job
 from pool.store import Store
 
 #: The type of job an URL stands for; ``handlers/webhook.py`` handles it.

@@ -13,7 +13,8 @@ from pool.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_CRASHES
 
 if TYPE_CHECKING:
     from pool.job import Enqueued
-    from pool.queue import EnqueueOptions, Queue
+    from pool.queue import Queue
+    from pool.spec import EnqueueOptions
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)

@@ -79,6 +79,27 @@ class AttemptOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of an attempt that did not complete; text is bounded by whoever collects it.
+
+    ``exit_code`` or ``signal`` tell how its process ended, ``stack`` where it was, ``output`` the last it printed;
+    ``peak_memory_bytes`` and ``cpu_seconds`` are those of the whole worker process.
+    """
+
+    outcome: AttemptOutcome
+    error: str
+    ended_at: str
+    started_at: str | None = None
+    traceback: str | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    stack: str | None = None
+    output: str | None = None
+    peak_memory_bytes: int | None = None
+    cpu_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Completed:
     """The handler returned; ``result_text`` is its JSON, or None for no result."""
 

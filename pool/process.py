@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import logging
 import os
 import secrets
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
+
+log = logging.getLogger("pool")
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
@@ -153,3 +156,26 @@ def _stat(pid: int) -> list[str] | None:
             return file.read().rpartition(b") ")[2].decode().split()
     except (FileNotFoundError, ProcessLookupError):
         return None
+
+
+@contextlib.contextmanager
+def first_for_the_oom_killer() -> Iterator[None]:
+    """The last try of a job suspected of killing its workers: should the kernel run out of memory meanwhile, it takes
+    this process first (proc(5), oom_score_adj), not a neighbour, the supervisor, or somebody's database."""
+    former = _oom_score(None)
+    _oom_score("1000")
+    try:
+        yield
+    finally:
+        _oom_score(former)
+
+
+def _oom_score(value: str | None) -> str | None:
+    try:
+        with open("/proc/self/oom_score_adj", "r+" if value is not None else "r") as file:
+            if value is None:
+                return file.read().strip()
+            file.write(value)
+    except OSError as error:
+        log.warning("cannot set oom_score_adj: %s", error)
+    return None

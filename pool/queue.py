@@ -7,56 +7,27 @@ import logging
 import os
 import sqlite3
 import threading
-import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple, Self, TypedDict, cast
+from typing import Any, Self
 
-from pool import declare, doorbell, jsontext, process
-from pool.clock import duration, instant, now_text, utc_text
+from pool import doorbell, jsontext, process
+from pool.clock import duration, now_text
 from pool.errors import UsageError
-from pool.job import DEFAULT_MAX_ATTEMPTS, Completed, Enqueued, Failed, Job, NewJob
+from pool.job import Completed, Enqueued, Failed, Job, NewJob
 from pool.runner import ERROR_LIMIT, clip, describe, storable
+from pool.spec import Durability, Spec, from_item, new_job
 from pool.store import Store, enqueue_on
 from pool.store.sqlite import DEFAULT_BUSY_SECONDS
 
 log = logging.getLogger("pool")
-
-Durability = Literal["normal", "full"]
 
 #: Rows in one transaction of enqueue_many: far past the point where a commit's cost matters, and short enough
 #: (some 20 ms) that nobody waits long for the lock.
 CHUNK = 5_000
 #: Writes between two looks at the size of the write-ahead log.
 TEND_EVERY = 256
-#: Seconds (some thirty years) that stand for any longer timeout: a worker counts nanoseconds in 64 bits.
-LONGEST_TIMEOUT = 1e9
-
-
-class EnqueueOptions(TypedDict, total=False):
-    """The keyword arguments of :meth:`Queue.enqueue`, for code that collects them first."""
-
-    key: str | None
-    priority: int
-    delay: float | timedelta | None
-    run_at: datetime | None
-    max_attempts: int | None
-    timeout: float | timedelta | None
-    durable: Durability | None
-
-
-class Spec(NamedTuple):
-    """One job for :meth:`Queue.enqueue_many`; the fields mean what they mean for ``enqueue``."""
-
-    type: str
-    payload: jsontext.Json = None
-    key: str | None = None
-    priority: int = 0
-    delay: float | timedelta | None = None
-    run_at: datetime | None = None
-    max_attempts: int | None = None
-    timeout: float | timedelta | None = None
 
 
 class Queue:
@@ -184,7 +155,7 @@ class Queue:
         if chunk < 1:
             raise UsageError(f"chunk takes a whole number from 1, not {chunk!r}")
         created = 0
-        rows = (_from_item(job) for job in jobs)
+        rows = (from_item(job) for job in jobs)
         for part in _chunks(rows, chunk):
             with self._lock:
                 created += self._opened().enqueue_many(part)
@@ -291,72 +262,6 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
-
-
-def new_job(
-    type: str,
-    payload: jsontext.Json = None,
-    key: str | None = None,
-    priority: int = 0,
-    delay: float | timedelta | None = None,
-    run_at: datetime | None = None,
-    max_attempts: int | None = None,
-    timeout: float | timedelta | None = None,
-) -> NewJob:
-    """The row of a job to be, checked. Raises as :meth:`Queue.enqueue` does."""
-    now = now_text()
-    _check_text(type, "type")
-    if key is not None:
-        _check_text(key, "key")
-    if max_attempts is None:
-        max_attempts = _declared_attempts(type)
-    elif not isinstance(max_attempts, int) or not 1 <= max_attempts < 2**31 or max_attempts is True:
-        raise UsageError(f"max_attempts takes a whole number from 1, not {max_attempts!r}")
-    if priority != 0 and (not isinstance(priority, int) or not -(2**31) <= priority < 2**31):
-        raise UsageError(f"priority takes a whole number (lower runs first), not {priority!r}")
-    if timeout is not None:
-        timeout = min(duration(timeout, "timeout"), LONGEST_TIMEOUT)
-        if timeout == 0:
-            raise UsageError("timeout=0 would end the job at once; leave it out for the handler's own")
-    due = now if delay is None and run_at is None else _due(delay, run_at)
-    text = "{}" if payload is None else jsontext.dump(payload)
-    return NewJob(type, text, key, int(priority), due, max_attempts, timeout, now)
-
-
-def _due(delay: float | timedelta | None, run_at: datetime | None) -> str:
-    if run_at is None:
-        return utc_text(time.time() + duration(cast(float, delay)))
-    if delay is not None:
-        raise UsageError("give delay or run_at, not both")
-    return utc_text(instant(run_at))
-
-
-def _check_text(value: str, name: str) -> None:
-    if not isinstance(value, str) or not value.strip():
-        raise UsageError(f"{name} takes a text that is not blank, not {value!r}")
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise UsageError(f"{name}={value!a} holds a lone surrogate, which the database cannot store") from None
-
-
-def _declared_attempts(type: str) -> int:
-    for each in reversed(declare.declared):
-        if each.type == type:
-            return int(each.max_attempts)
-    return DEFAULT_MAX_ATTEMPTS
-
-
-def _from_item(item: Spec | tuple[Any, ...] | Mapping[str, Any]) -> NewJob:
-    if isinstance(item, tuple):
-        return new_job(*item)
-    if isinstance(item, Mapping):
-        unknown = set(item) - set(Spec._fields)
-        if unknown or "type" not in item:
-            raise UsageError(f"a job has the fields {', '.join(Spec._fields)}; got {', '.join(map(str, item))}")
-        return new_job(**item)
-    raise UsageError(f"enqueue_many takes Spec, tuples or mappings, not {type(item).__name__}")
 
 
 def _chunks(rows: Iterator[NewJob], size: int) -> Iterator[list[NewJob]]:

@@ -15,7 +15,8 @@ from pool.clock import parse_utc
 from pool.errors import DatabaseUnusable, UsageError
 from pool.job import AttemptOutcome
 from pool.store import SQL, Row
-from pool.store.sqlite import Write, connect
+from pool.store.sqlite import connect
+from pool.store.turn import Write
 
 #: A pool that this kernel cannot see, in another container or on another host, counts as alive for so many seconds
 #: after it last reported, which it does every few.

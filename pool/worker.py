@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import faulthandler
-import json
 import logging
 import os
 import select
-import signal
 import sqlite3
 import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from types import FrameType
+from collections.abc import Callable
+from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
 import setproctitle
 
-from pool import process, registry, slot
+from pool import process, slot
+from pool.assignment import NOTIFY_FD, OUTPUT_FD, WAKE_FD, Assignment, read_output
 from pool.clock import now_text, parse_utc, utc_text
-from pool.errors import DatabaseUnusable, ExitCode, PoolError
 from pool.job import DEFAULT_MAX_CRASHES, Cancelled, Completed, Failed, Job, Outcome
 from pool.registry import Handlers
-from pool.runner import describe, run, storable
+from pool.runner import describe, run
 from pool.slot import Slot, State
 from pool.store import Store
-from pool.store.sqlite import is_transient, spelled_out
+from pool.store.sqlite import spelled_out
 
-#: Descriptors the supervisor hands over at exec, after standard input, output and error.
-SLOT_FD, WAKE_FD, NOTIFY_FD, DUMP_FD, OUTPUT_FD = 3, 4, 5, 6, 7
-
-#: Bytes of a handler's output kept with a failed attempt.
-OUTPUT_LIMIT = 64 * 1024
 #: Seconds a worker waits for the database before it looks at its orders again.
 BUSY_SECONDS = 2.0
 #: An idle worker looks for itself this often, should no wake-up reach it.
@@ -49,29 +38,6 @@ log = logging.getLogger("pool.worker")
 
 A = ParamSpec("A")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """What the supervisor tells a worker at exec, as one JSON argument."""
-
-    database: str
-    pool: int
-    number: int
-    token: str
-    parent: int
-    folder: str
-    entry_points: tuple[str, ...]
-    modules: tuple[str, ...]
-    max_jobs: int = 0
-    nice: int = 0
-    pin: bool = False
-
-    @classmethod
-    def parse(cls, text: str) -> Assignment:
-        """Read what ``json.dumps(asdict(assignment))`` wrote."""
-        fields = json.loads(text)
-        return cls(**{**fields, "entry_points": tuple(fields["entry_points"]), "modules": tuple(fields["modules"])})
 
 
 class Worker:
@@ -208,7 +174,7 @@ class Worker:
             words[slot.FAILED] += 1
             return Failed(f"the job's row makes no sense: {describe(error)}")
         if suspect:
-            with _quarantine():
+            with process.first_for_the_oom_killer():
                 outcome = run(job, self._handlers, self)
         else:
             outcome = run(job, self._handlers, self)
@@ -319,29 +285,6 @@ def waited(run_at: str, ran: int) -> int:
     return min(max(0, int((time.time() - due) * 1e6) - ran // 1000), slot.LONGEST)
 
 
-@contextlib.contextmanager
-def _quarantine() -> Iterator[None]:
-    """The last try of a job suspected of killing its workers: should the kernel run out of memory meanwhile, it takes
-    this process first (proc(5), oom_score_adj), not a neighbour, the supervisor, or somebody's database."""
-    former = _oom_score(None)
-    _oom_score("1000")
-    try:
-        yield
-    finally:
-        _oom_score(former)
-
-
-def _oom_score(value: str | None) -> str | None:
-    try:
-        with open("/proc/self/oom_score_adj", "r+" if value is not None else "r") as file:
-            if value is None:
-                return file.read().strip()
-            file.write(value)
-    except OSError as error:
-        log.warning("quarantine: %s", error)
-    return None
-
-
 def faults_armed() -> Callable[[str], None] | None:
     """The injection points of pool.testing, None unless a test armed them."""
     if "JOBPOOL_FAULTS" not in os.environ:
@@ -351,99 +294,9 @@ def faults_armed() -> Callable[[str], None] | None:
     return arm()
 
 
-def read_output(fd: int, start: int) -> str:
-    """The last of what was written to an output file from ``start`` on, at most OUTPUT_LIMIT bytes."""
-    size = os.fstat(fd).st_size
-    begin = max(start, size - OUTPUT_LIMIT)
-    return storable(os.pread(fd, OUTPUT_LIMIT, begin).decode("utf-8", "backslashreplace")) if size > begin else ""
-
-
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError):
             continue  # a handler closed or replaced it
-
-
-def main(argument: str) -> int:
-    """A worker's life, from exec to exit; the order of the first steps makes every later death explainable."""
-    assignment = Assignment.parse(argument)
-    if not process.die_with_parent(assignment.parent):
-        return ExitCode.FAILED  # the supervisor died between fork and here
-    faulthandler.enable(DUMP_FD)
-    faulthandler.register(signal.SIGUSR2, DUMP_FD)
-    for fd in (SLOT_FD, WAKE_FD, NOTIFY_FD, DUMP_FD, OUTPUT_FD):
-        os.set_inheritable(fd, False)
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.INFO)
-    # Handlers, not SIG_IGN: an ignored signal stays ignored in the programs a job starts.
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, _pass)
-    setproctitle.setproctitle(f"pool: worker {assignment.number} boot")
-    _set_limits(assignment)
-    shared = Slot(SLOT_FD)
-    identity = process.identity(os.getpid(), assignment.token)
-    try:
-        handlers = registry.load(assignment.entry_points, assignment.modules, assignment.folder)
-        store = _opened(assignment, identity)
-    except PoolError as error:
-        if error.__cause__ is not None and not isinstance(error, DatabaseUnusable):
-            traceback.print_exception(error.__cause__)
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    worker = Worker(assignment, shared, store, handlers, identity)
-
-    def drain(signum: int, frame: FrameType | None) -> None:
-        worker.drain()
-
-    signal.signal(signal.SIGTERM, drain)
-    worker.work()
-    store.close()
-    return ExitCode.OK
-
-
-def _set_limits(assignment: Assignment) -> None:
-    if assignment.nice:
-        try:
-            os.nice(assignment.nice)
-        except PermissionError as error:
-            log.warning("cannot set niceness %d: %s", assignment.nice, error)
-    if assignment.pin:
-        processors = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {processors[(assignment.number - 1) % len(processors)]})
-
-
-def _opened(assignment: Assignment, identity: str) -> Store:
-    """The store, with this worker on record before its first claim: what it holds can be traced to a process."""
-    me = process.this_process()
-    while True:
-        try:
-            store = Store.open(assignment.database, busy_seconds=BUSY_SECONDS, create=False)
-            store.change(
-                "register_worker",
-                identity=identity,
-                pool=assignment.pool,
-                number=assignment.number,
-                machine=me.machine,
-                boot_id=me.boot_id,
-                pid_namespace=me.pid_namespace,
-                pid=me.pid,
-                start_time=me.start_time,
-                now=now_text(),
-            )
-            return store
-        except (sqlite3.OperationalError, DatabaseUnusable) as error:
-            if not is_transient(error):
-                raise
-            log.warning("cannot register: %s; trying again", error)
-            time.sleep(0.2)
-
-
-def _pass(signum: int, frame: FrameType | None) -> None:
-    """Ctrl-C and hang-ups reach the terminal's whole group; the supervisor decides what they mean."""
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

@@ -13,7 +13,8 @@ import click
 from pool import jsontext
 from pool.cli.base import Instant, Seconds, database_option, group, json_option, say, say_json
 from pool.errors import UsageError
-from pool.queue import Queue, Spec
+from pool.queue import Queue
+from pool.spec import Spec
 
 
 @group.command("enqueue")

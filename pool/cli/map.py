@@ -16,8 +16,9 @@ from pool.cli.base import database_option, group, json_option, parse_settings, s
 from pool.cli.progress import summarize, work_off
 from pool.clock import now_text
 from pool.errors import ExitCode, UsageError
-from pool.queue import Queue, Spec
+from pool.queue import Queue
 from pool.settings import PoolSettings
+from pool.spec import Spec
 from pool.store import Store
 
 

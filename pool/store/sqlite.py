@@ -2,139 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import pwd
 import re
 import sqlite3
 import time
 from collections.abc import Iterator
-from types import TracebackType
 
 from pool.errors import DatabaseUnusable
 from pool.store.statements import load_migrations
+from pool.store.turn import Write
 
 #: RETURNING came with 3.35.0 (sqlite.org/lang_returning.html).
 OLDEST_LIBRARY = (3, 35, 0)
 #: A claim moves a few small rows; small pages write a third less to the WAL for it (docs/performance.md).
 PAGE_SIZE = 1024
 DEFAULT_BUSY_SECONDS = 30.0
-#: How long a writer waits for its turn before it goes on without: the turn is for fairness, not for correctness.
-TURN_SECONDS = 2.0
-
-
-class Turnstile:
-    """A kernel file lock around each write transaction, because SQLite's own waiting is unfair.
-
-    SQLite's busy handler sleeps up to 100 ms between tries, so one that waits long loses to newcomers for
-    seconds; flock(2) lets waiters in at a finer grain and is released by the kernel when its holder dies.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._fd = -1
-        with contextlib.suppress(OSError):
-            # Reading is enough for flock(2), so a file made by another user serves too.
-            self._fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-
-    def enter(self) -> bool:
-        """Wait for the turn; False when it did not come in time (or there is no lock file) and none is held."""
-        fd = self._fd
-        if fd < 0:
-            return False
-        flock, block = fcntl.flock, fcntl.LOCK_EX | fcntl.LOCK_NB
-        for _ in range(20):
-            try:
-                flock(fd, block)
-                return True
-            except BlockingIOError:
-                os.sched_yield()
-            except OSError:
-                return False
-        give_up = time.monotonic() + TURN_SECONDS
-        while time.monotonic() < give_up:
-            time.sleep(0.0002)
-            with contextlib.suppress(BlockingIOError):
-                flock(fd, block)
-                return True
-        return False
-
-    def leave(self) -> None:
-        """Let the next one in."""
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
-
-    def close(self) -> None:
-        """Close the lock file; it stays where it is, since removing it would split those who wait."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-
-class Alone:
-    """``with Alone(...)``: a single statement in the turn, as its own transaction (autocommit)."""
-
-    __slots__ = ("_turn", "_turnstile")
-
-    def __init__(self, turnstile: Turnstile | None) -> None:
-        self._turnstile = turnstile
-        self._turn = False
-
-    def __enter__(self) -> None:
-        if self._turnstile is not None:
-            self._turn = self._turnstile.enter()
-
-    def __exit__(self, *_: object) -> None:
-        if self._turn and self._turnstile is not None:
-            self._turn = False
-            self._turnstile.leave()
-
-
-class Write:
-    """``with Write(...)``: one BEGIN IMMEDIATE … COMMIT within the turn; rolled back when the body raises.
-
-    Never a deferred BEGIN: one that reads and then writes after another's commit fails at once, whatever the
-    busy timeout (sqlite.org/isolation.html, SQLITE_BUSY_SNAPSHOT).
-    """
-
-    __slots__ = ("_connection", "_turn", "_turnstile")
-
-    def __init__(self, connection: sqlite3.Connection, turnstile: Turnstile | None) -> None:
-        self._connection = connection
-        self._turnstile = turnstile
-        self._turn = False
-
-    def __enter__(self) -> None:
-        if self._turnstile is not None:
-            self._turn = self._turnstile.enter()
-        try:
-            self._connection.execute("BEGIN IMMEDIATE")
-        except BaseException:
-            self._leave()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        connection = self._connection
-        try:
-            if kind is None:
-                connection.execute("COMMIT")
-        finally:
-            # SQLITE_FULL and some I/O errors have rolled back already; a second ROLLBACK would hide their cause.
-            if connection.in_transaction:
-                with contextlib.suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
-            self._leave()
-
-    def _leave(self) -> None:
-        if self._turn and self._turnstile is not None:
-            self._turn = False
-            self._turnstile.leave()
-
-
-def turnstile_path(path: str) -> str:
-    """Where the writers of a database take turns: a file beside it."""
-    return path + "-turn"
 
 
 def connect(path: str, *, busy_seconds: float = DEFAULT_BUSY_SECONDS, create: bool = True) -> sqlite3.Connection:

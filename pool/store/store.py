@@ -5,23 +5,27 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 from pool.clock import LATEST, parse_utc, utc_text
 from pool.errors import UsageError
-from pool.job import AttemptOutcome, Cancelled, Completed, Enqueued, Failed, Job, NewJob, Outcome, Snoozed, retry_delay
-from pool.store.sqlite import (
-    DEFAULT_BUSY_SECONDS,
-    Alone,
-    Turnstile,
-    Write,
-    checkpoint,
-    connect,
-    turnstile_path,
-    wal_bytes,
+from pool.job import (
+    AttemptOutcome,
+    Cancelled,
+    Completed,
+    Enqueued,
+    Evidence,
+    Failed,
+    Job,
+    NewJob,
+    Outcome,
+    Snoozed,
+    retry_delay,
 )
+from pool.store.sqlite import DEFAULT_BUSY_SECONDS, checkpoint, connect, wal_bytes
 from pool.store.statements import load_statements
+from pool.store.turn import Alone, Turnstile, Write, turnstile_path
 
 Row = dict[str, Any]
 #: Size of the write-ahead log at which an application without a pool moves it into the database.
@@ -30,27 +34,6 @@ WAL_BYTES = 8 << 20
 Groups = Mapping[str, int]
 
 SQL = load_statements()
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What is known of an attempt that did not complete; text is bounded by whoever collects it.
-
-    ``exit_code`` or ``signal`` tell how its process ended, ``stack`` where it was, ``output`` the last it printed;
-    ``peak_memory_bytes`` and ``cpu_seconds`` are those of the whole worker process.
-    """
-
-    outcome: AttemptOutcome
-    error: str
-    ended_at: str
-    started_at: str | None = None
-    traceback: str | None = None
-    exit_code: int | None = None
-    signal: str | None = None
-    stack: str | None = None
-    output: str | None = None
-    peak_memory_bytes: int | None = None
-    cpu_seconds: float | None = None
 
 
 class Store:

@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from pool import process, slot
+from pool.assignment import DUMP_FD, NOTIFY_FD, OUTPUT_FD, OUTPUT_LIMIT, SLOT_FD, WAKE_FD, Assignment, read_output
 from pool.job import AttemptOutcome
 from pool.slot import Slot, Snapshot, State
 from pool.supervisor.strays import MARK
 from pool.supervisor.usage import Usage
-from pool.worker import DUMP_FD, NOTIFY_FD, OUTPUT_FD, OUTPUT_LIMIT, SLOT_FD, WAKE_FD, Assignment, read_output
 
 #: Seconds to wait for a stack dump; faulthandler writes it in well under a millisecond.
 DUMP_SECONDS = 0.2

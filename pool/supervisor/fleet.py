@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from pool import process, registry, slot
+from pool.assignment import Assignment
 from pool.events import ERROR, INFO, WARNING, Emit, Event
 from pool.job import AttemptOutcome
 from pool.maintenance import Death
@@ -23,7 +24,6 @@ from pool.supervisor.loop import Loop
 from pool.supervisor.strays import end_strays
 from pool.supervisor.tally import Tally
 from pool.supervisor.usage import oom_kills, usage_of_tree
-from pool.worker import Assignment
 
 WEIGH_SECONDS = 1.0
 #: Environment variables by which numeric libraries take their number of threads.

@@ -64,12 +64,14 @@ def web(database: str, host: str, port: int, token_file: str | None, behind_prox
         app, log_level="warning", access_log=False, server_header=False, proxy_headers=behind_proxy,
         timeout_graceful_shutdown=3, lifespan="on", ws="none", h11_max_incomplete_event_size=32 << 10,
     )  # fmt: skip
+    server = Server(config)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Until the server has its own handlers; and it raises once more what ended it, which is no error here.
+        signal.signal(number, server.handle_exit)
     shown = f"[{host}]" if ":" in host else host
     say(f"dashboard of {database} on http://{shown}:{listener.getsockname()[1]}/  (Ctrl-C ends it)")
     sys.stdout.flush()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)  # the server raises what it got once more when it has ended
-    asyncio.run(Server(config).serve(sockets=[listener]))
+    asyncio.run(server.serve(sockets=[listener]))
 
 
 def _settings(database: str, host: str, token_file: str | None, **options: Any) -> Any:

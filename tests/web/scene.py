@@ -164,7 +164,7 @@ class Web:
         if self.process.poll() is None:
             os.kill(self.process.pid, signal.SIGTERM)
         try:
-            return self.process.wait(20)
+            return self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import re
+import signal
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -58,6 +59,13 @@ def test_it_says_where_it_is_and_ends_at_once_with_an_open_stream(web: StartWeb)
     assert running.stop() == 0
     stream.close()
     assert "Traceback" not in running.log and "rror" not in running.log, running.log
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_right_after_the_start_is_not_lost(number: signal.Signals, web: StartWeb) -> None:
+    running = web()  # it has said its address, and may not serve yet
+    running.process.send_signal(number)
+    assert running.process.wait(60) == 0, running.log
 
 
 def test_an_open_stream_tells_of_a_change(web: StartWeb, filled: Path) -> None:
