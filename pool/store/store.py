@@ -199,7 +199,8 @@ class Store:
 
         Returns the new status, None when the lease was lost."""
         bound = {**_lease(job), "max_crashes": max_crashes, "error": evidence.error, "now": evidence.ended_at}
-        return self._end("crash", job, evidence, bound)
+        with self._write:
+            return self._end("crash", job, evidence, bound)
 
     def fail_for(self, job: Job, evidence: Evidence) -> str | None:
         """The supervisor ended the job (timeout, stall, memory): retried by the default delay, or dead."""
@@ -211,27 +212,29 @@ class Store:
             "error": evidence.error,
             "now": evidence.ended_at,
         }
-        return self._end("fail", job, evidence, bound)
+        with self._write:
+            return self._end("fail", job, evidence, bound)
 
     def give_back(self, job: Job, evidence: Evidence | None, now: str, *, at_most: int = 2**31) -> str | None:
         """Back to the queue through no fault of the job, the attempt not counted (``at_most`` times)."""
-        return self._end("give_back", job, evidence, {**_lease(job), "at_most": at_most, "now": now})
+        with self._write:
+            return self._end("give_back", job, evidence, {**_lease(job), "at_most": at_most, "now": now})
 
     def expire(self, job: Job, evidence: Evidence, before: str) -> str | None:
         """End a lease that was not renewed since ``before``; the attempt stays counted."""
         bound = {**_lease(job), "before": before, "error": evidence.error, "now": evidence.ended_at}
-        return self._end("expire", job, evidence, bound)
+        with self._write:
+            stale = self._execute(SQL["stale_lease"], {**_lease(job), "before": before}).fetchall()
+            return self._end("expire", job, evidence, bound) if stale else None
 
     def _end(self, statement: str, job: Job, evidence: Evidence | None, bound: Row) -> str | None:
-        with self._write:
-            if self._end_cancelled(job, evidence or Evidence(AttemptOutcome.CANCELLED, "cancelled", str(bound["now"]))):
-                return "cancelled"
-            rows = self._execute(SQL[statement], bound).fetchall()
-            if not rows:
-                return None
-            if evidence is not None:
-                self._record(job, evidence)
-        return str(rows[0][0])
+        """Within a transaction: how a supervisor ends an attempt, or its cancelling, which goes before."""
+        if self._end_cancelled(job, evidence or Evidence(AttemptOutcome.CANCELLED, "cancelled", str(bound["now"]))):
+            return "cancelled"
+        rows = self._execute(SQL[statement], bound).fetchall()
+        if rows and evidence is not None:
+            self._record(job, evidence)
+        return str(rows[0][0]) if rows else None
 
     def _end_cancelled(self, job: Job, evidence: Evidence) -> bool:
         """Move a job to the archive when someone asked to cancel it; within the transaction that ends its attempt."""

@@ -18,6 +18,11 @@ UPDATE jobs SET locked_at = :now WHERE status = 'running' AND locked_by = :worke
 SELECT id, type, payload, attempts, max_attempts, timeout_seconds, crashes, run_at, priority, locked_by, locked_at FROM jobs
 WHERE status = 'running' AND (locked_at IS NULL OR locked_at < :before);
 
+-- name: stale_lease
+-- Whether a lease is as old as it was when it was read.
+SELECT id FROM jobs WHERE id = :id AND status = 'running' AND locked_by IS :worker AND attempts = :attempts
+  AND (locked_at IS NULL OR locked_at < :before);
+
 -- name: expire
 -- running -> queued, or dead when its tries are used up. Fenced by the lease and by the age that was read.
 UPDATE jobs
