@@ -67,12 +67,16 @@ class Store:
 
     def tend_wal(self) -> None:
         """Checkpoint when the write-ahead log has grown since no pool lives that would; a busy database is left be."""
-        if wal_bytes(self.path) < WAL_BYTES:
-            return
+        if wal_bytes(self.path) >= WAL_BYTES:
+            with contextlib.suppress(sqlite3.OperationalError):
+                self.checkpoint()
+
+    def checkpoint(self) -> tuple[int, int]:
+        """See sqlite.checkpoint; in the turn, over a second connection that stays open from the first time on."""
         if self._checkpointer is None:
             self._checkpointer = connect(self.path, busy_seconds=0.0)
-        with self._alone, contextlib.suppress(sqlite3.OperationalError):
-            checkpoint(self.connection, self._checkpointer)
+        with self._alone:
+            return checkpoint(self.connection, self._checkpointer)
 
     # enqueue
 

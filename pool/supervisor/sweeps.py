@@ -1,0 +1,166 @@
+"""What a pool does for all jobs now and then: when each step is due, and what it tells of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from pool import maintenance, retention
+from pool.alerts import Alerts
+from pool.clock import now_text
+from pool.errors import DatabaseLost
+from pool.events import ERROR, INFO, WARNING, Emit, Event
+from pool.policy import Policy
+from pool.retention import Place
+from pool.settings import PoolSettings
+from pool.store import Store
+from pool.store.sqlite import wal_bytes
+from pool.supervisor.strays import end_marked
+
+CHECKPOINT_SECONDS = 0.1
+WATCH_SECONDS = 1.0
+SWEEP_SECONDS = 5.0
+RETAIN_SECONDS = 30.0
+WAL_WARNING_BYTES, WAL_ALARM_BYTES = 64 << 20, 512 << 20
+#: Free space below which no job is claimed, so that the ends of running ones still fit.
+LOW_SPACE_BYTES = 8 << 20
+
+
+class Owner(Protocol):
+    """What the sweeps ask and tell; all in the database thread."""
+
+    def living(self) -> tuple[str, ...]: ...
+    def look_again(self) -> None: ...
+    def lost(self, error: DatabaseLost) -> None: ...
+
+
+@dataclass(slots=True)
+class Sweep:
+    """A step that is taken every so many seconds; ``at`` is when it is due, monotonic."""
+
+    step: Callable[[], None]
+    every: float
+    at: float = 0.0
+
+
+class Sweeps:
+    """The steps and what they remember from one time to the next. ``dirty``: something was committed since the last
+    checkpoint; ``low_space``: why claims are paused, empty when there is space."""
+
+    def __init__(
+        self, store: Store, settings: PoolSettings, pool_id: int, alerts: Alerts, owner: Owner, emit: Emit
+    ) -> None:
+        self.dirty = True
+        self.low_space = ""
+        self._store = store
+        self._settings = settings
+        self._pool_id = pool_id
+        self._alerts = alerts
+        self._owner = owner
+        self._emit = emit
+        self._inode = _inode(settings.database)
+        self._wal_level = 0
+        self._ahead = time.time() - time.monotonic()
+        self._leapt: list[tuple[float, float]] = []
+        self._policy, self._place = Policy.parse(settings.keep), Place()
+        self._steps = [
+            Sweep(self._checkpoint, CHECKPOINT_SECONDS),
+            Sweep(self._watch_file, WATCH_SECONDS),
+            Sweep(self._reap, SWEEP_SECONDS),
+            Sweep(self._alert, SWEEP_SECONDS),
+            Sweep(self._renew, settings.lease / 4),
+            Sweep(self._retain, RETAIN_SECONDS),
+        ]
+
+    def due(self, now: float) -> Iterator[Callable[[], None]]:
+        """The steps that are due; each is put off to its next time as it is yielded."""
+        for sweep in self._steps:
+            if now >= sweep.at:
+                sweep.at = now + sweep.every
+                yield sweep.step
+
+    def last(self) -> None:
+        """The last checkpoint, at the pool's end."""
+        self._store.checkpoint()
+
+    def adopt(self) -> None:
+        """Return the jobs of provably dead pools, and end what those jobs left running."""
+        adopted = maintenance.adopt(self._store, now_text(), self._pool_id)
+        for pid in end_marked(adopted.tokens):
+            self._emit(Event("stray ended", WARNING, {"pid": pid, "detail": "left behind by a job of a dead pool"}))
+        for each in adopted.jobs:
+            self._emit(Event("job adopted", INFO, {"job": each.job_id, "status": each.status, "detail": each.why}))
+        if adopted.jobs:
+            self._owner.look_again()
+
+    def _reap(self) -> None:
+        now = now_text()
+        self.adopt()
+        lease = self._settings.lease + self._leaps()
+        maintenance.forget_silent_pools(self._store, now, self._pool_id, lease)
+        ended = maintenance.expire_leases(self._store, now, lease)
+        for each in ended:
+            self._emit(Event("job returned", WARNING, {"job": each.job_id, "status": each.status, "detail": each.why}))
+        if ended:
+            self._owner.look_again()
+
+    def _alert(self) -> None:
+        self._alerts.check(self._store, now_text())
+
+    def _retain(self) -> None:
+        """Delete what ended long ago, some at a time, so that no claim waits for it."""
+        swept = retention.sweep(self._store, self._policy, now_text(), self._place)
+        self._place = swept.place
+        if swept.more:
+            next(each for each in self._steps if each.step == self._retain).at = time.monotonic() + 0.05
+
+    def _leaps(self) -> float:
+        """Seconds the wall clock leapt ahead of the monotonic one within a lease: no lease is stale because of them."""
+        now = time.monotonic()
+        ahead = time.time() - now
+        if ahead - self._ahead > 1:
+            self._leapt.append((now, ahead - self._ahead))
+        self._ahead = ahead
+        self._leapt = [leap for leap in self._leapt if now - leap[0] <= self._settings.lease]
+        return sum(seconds for _, seconds in self._leapt)
+
+    def _renew(self) -> None:
+        maintenance.renew_leases(self._store, self._owner.living(), now_text())
+
+    def _checkpoint(self) -> None:
+        if not self.dirty:
+            return
+        self.dirty = False
+        frames, moved = self._store.checkpoint()
+        if moved < frames:
+            self.dirty = True  # a reader still needs the rest
+        size = wal_bytes(self._settings.database)
+        level = (size > WAL_WARNING_BYTES) + (size > WAL_ALARM_BYTES)
+        if level > self._wal_level:
+            why = "a reader holds a transaction open" if moved < frames else "a burst of writes"
+            facts = {"bytes": size, "detail": f"{why}; the file grows until that ends"}
+            self._emit(Event("write-ahead log is large", ERROR if level == 2 else WARNING, facts))
+        self._wal_level = level
+
+    def _watch_file(self) -> None:
+        path = self._settings.database
+        if _inode(path) != self._inode:
+            error = DatabaseLost(f"{path} was replaced or deleted while the pool ran; nothing more is written to it")
+            self._owner.lost(error)
+        free = os.statvfs(os.path.dirname(os.path.abspath(path)))
+        low = free.f_bavail * free.f_frsize < LOW_SPACE_BYTES
+        reason = f"less than {LOW_SPACE_BYTES >> 20} MB free beside {path}" if low else ""
+        if reason != self.low_space:
+            self.low_space = reason
+            self._owner.look_again()
+
+
+def _inode(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
