@@ -15,7 +15,7 @@ from pool.store import SQL, Row, Store
 __all__ = ["KEEP_ALL", "Place", "Policy", "Swept", "delete", "expired", "run", "shrink", "sweep"]
 
 #: Rows deleted in one transaction at most, and seconds after which it ends even so: a claim waits no longer.
-ROWS, HOLD_SECONDS = 500, 0.01
+ROWS, HOLD_SECONDS = 500, 0.005
 #: Jobs looked at in one step at most, and seconds for it: rows with large payloads take longer to read.
 LOOKS, LOOK_SECONDS = 5_000, 0.01
 #: Free pages are handed back to the file system while they are more than this share of the file, and this many:

@@ -40,7 +40,7 @@ def _status(store: Store, at: float) -> dict[str, Any]:
         "dead": dead,
         "oldest_run_at": oldest,
         "oldest_age_s": None if oldest is None else _age(oldest, at),
-        "queue_depth": store.value("due_count", now=utc_text(at), most=2**62),
+        "queue_depth": queued - store.value("count_future", now=utc_text(at)),  # of a long queue, little is future
         "in_progress_count": running,
         "retry_rate": round(failed_here / (done_here + failed_here), 4) if done_here + failed_here else 0.0,
         "db_write_latency_p99_ms": _p99_ms([pool["report"].get("write_latency_ns_by_bits") for pool in living]),

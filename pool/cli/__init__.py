@@ -15,6 +15,7 @@ from pool.errors import ExitCode, PoolError
 
 def main() -> int:
     """Run the command a person typed; its exit code, see docs/reference.md."""
+    _open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         # What the terminal's encoding lacks is spelled out, not an error.
         if isinstance(stream, io.TextIOWrapper):
@@ -40,6 +41,17 @@ def main() -> int:
         return ExitCode.OK
     except OSError as error:
         return _fail(str(error), ExitCode.FAILED)
+
+
+def _open_missing_streams() -> None:
+    """Standard streams that whoever started us has closed (``2>&-``) lead nowhere; else the database might get their
+    numbers, and the first line printed would go into it."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
 def _fail(text: str, code: int) -> int:

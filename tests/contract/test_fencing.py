@@ -58,7 +58,15 @@ ENDINGS: dict[str, Callable[[Store, Job], object]] = {
 @pytest.mark.parametrize("name", ENDINGS)
 @pytest.mark.parametrize(
     "state",
-    ["queued", "running again", "running under the same name", "running with the same attempt", "done", "dead", "archived"],
+    [
+        "queued",
+        "running again",
+        "running under the same name",
+        "running with the same attempt",
+        "done",
+        "dead",
+        "archived",
+    ],
 )
 def test_who_lost_the_lease_changes_nothing(
     name: str, state: str, store: Store, other: Store, job: Job, database: Path

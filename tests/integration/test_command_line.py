@@ -386,6 +386,16 @@ def test_a_reader_that_goes_away_is_no_error(arguments: list[str], queue: Queue,
         assert done.stderr == "0\n"
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_obstacle(closed: str, queue: Queue, tmp_path: Path, database: Path) -> None:
+    """As some init scripts start their daemons."""
+    for command in ("enqueue unknown", "status", "run --workers 1 --drain"):
+        line = f'"{sys.executable}" -m pool {command} {closed}'
+        done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, timeout=60, env=environment())
+        assert (done.returncode, b"Traceback" in done.stderr) == (1 if "run" in command else 0, False), done.stderr
+    assert "no handler" in row(database)["last_error"]
+
+
 def test_a_full_disk_under_standard_output_is_an_error_not_a_success(queue: Queue, tmp_path: Path) -> None:
     queue.enqueue("t")
     with open("/dev/full", "w") as full:

@@ -316,6 +316,27 @@ def test_a_job_s_programs_inherit_nothing_of_ours(
     assert str(tmp_path / "secret") not in [os.readlink(each) for each in Path(f"/proc/{worker}/fd").iterdir()]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_process_a_job_forks_ends_by_a_signal_like_any_other(
+    number: signal.Signals, pool: StartPool, queue: Queue, database: Path
+) -> None:
+    """As ``multiprocessing.Process.terminate`` expects; a worker's own ways with signals are not inherited."""
+    source = """
+@handler("fork", timeout=10)
+def fork(number):
+    if (pid := os.fork()) == 0:
+        time.sleep(600)
+        os._exit(0)
+    os.kill(pid, number)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+"""
+    queue.enqueue("fork", {"number": number}, max_attempts=1)
+    running = pool(handlers=source)
+    eventually(lambda: row(database)["status"] in ("done", "dead"))
+    assert row(database)["result"] == str(-number), row(database)["last_error"]
+    assert running.stop() == 0
+
+
 def test_a_worker_imports_nothing_of_the_command_line(
     pool: StartPool, queue: Queue, database: Path, tmp_path: Path
 ) -> None:

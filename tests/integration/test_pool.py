@@ -444,6 +444,14 @@ def test_status_shows_the_pool_its_workers_and_what_they_run(
     assert not command("status", "--json").ok().json()["pools"][0]["alive"]
 
 
+@pytest.mark.parametrize("name", ["a b?#%.db", "données.db", os.fsdecode(b"bad\xff.db"), "file:x.db"], ids=ascii)
+def test_a_database_may_have_any_name(name: str, pool: StartPool, tmp_path: Path, command: Command) -> None:
+    command("enqueue", "echo", "--db", name).ok()
+    assert pool("--drain", "--db", name).wait() == 0
+    assert command("status", "--json", "--db", name).ok().json()["done"] == 1
+    assert {each.name for each in tmp_path.glob("*.db")} == {name}
+
+
 def test_events_are_json_lines_for_programs(pool: StartPool, queue: Queue, database: Path) -> None:
     queue.enqueue("fail")
     running = pool("--log-format", "json").ready()

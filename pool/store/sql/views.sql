@@ -3,6 +3,9 @@
 -- name: count_queued
 SELECT count(*) FROM jobs WHERE status = 'queued';
 
+-- name: count_future
+SELECT count(*) FROM jobs WHERE status = 'queued' AND run_at > :now;
+
 -- name: count_running
 SELECT count(*) FROM jobs WHERE status = 'running';
 
