@@ -18,7 +18,7 @@ from pool.store import SQL
 from pool.store.sqlite import schema_version
 from pool.store.statements import load_migrations
 
-#: Told now and then how many bytes of how many are copied.
+#: Told now and then how many bytes of how many are copied; once all are, the copy is verified.
 Progress = Callable[[int, int], None]
 
 #: Space left free beside a copy, for whatever else writes there.
@@ -267,6 +267,7 @@ def _watched(path: str, total: int, progress: Progress | None) -> Iterator[None]
     finally:
         over.set()
         thread.join()
+    progress(total, total)
 
 
 @contextlib.contextmanager

@@ -114,7 +114,12 @@ def completion(shell: str) -> None:
 
 
 def _tell(done: int, total: int) -> None:
-    print(f"\rcopied {done / max(total, 1):.0%} of {total / 2**20:,.0f} MB", end="", file=sys.stderr, flush=True)
+    text = (
+        f"copied {done / max(total, 1):.0%} of {total / 2**20:,.0f} MB"
+        if done < total
+        else "copied; verifying the copy"
+    )
+    print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def _jobs(counts: dict[str, int]) -> str:

@@ -132,18 +132,19 @@ class _Task:
         self._action, self._done, self._why_not = action, done, why_not
         self._database, self._as_json = database, as_json
         self._order = Order(chosen, audit.who(), now_text(), reason)
+        self._places = [chosen] if action == "archive" else mend.places(chosen)
 
     def count(self) -> int:
         """How many jobs are chosen."""
         with self._open() as store:
-            return sum(selection.count(store, each, self._order.now) for each in mend.places(self._order.chosen))
+            return sum(selection.count(store, each, self._order.now) for each in self._places)
 
     def preview(self) -> int:
         """Say how many would be changed, and show some."""
         chosen, now = self._order.chosen, self._order.now
         with self._open() as store:
             rows = []
-            for each in mend.places(chosen):
+            for each in self._places:
                 some = selection.page(store, each, now, len(chosen.ids) or EXAMPLES).rows
                 rows += [row for row in some if "archived_at" in row or row["status"] in mend.CHANGEABLE[self._action]]
         jobs = len(rows) if chosen.ids else self.count()

@@ -190,6 +190,7 @@ def test_progress_is_told_in_bytes_and_never_goes_back(queue: Queue, database: P
     told: list[tuple[int, int]] = []
     backup(str(database), str(tmp_path / "copy.db"), NOW, progress=lambda done, total: told.append((done, total)))
     assert told == sorted(told) and all(0 <= done <= total for done, total in told)
+    assert told[-1][0] == told[-1][1] > 0
 
 
 # restore

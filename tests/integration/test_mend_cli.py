@@ -184,6 +184,7 @@ def test_a_dry_run_counts_and_shows_examples_and_changes_nothing(
     assert (found["jobs"], found["dry_run"], len(found["examples"])) == (4, True, 4)
     by_id = command("purge", "1", "2", "3", "4", "99", "--dry-run", "--json").ok().json()
     assert (by_id["jobs"], sorted(each["id"] for each in by_id["examples"])) == (3, [1, 2, 3])
+    assert command("archive", "3", "4", "--dry-run").ok().out.startswith("1 job would be archived:\n")  # 3 is there
     assert rows(database) == before and command("audit", "--json").ok().json() == []
 
 
