@@ -41,6 +41,7 @@ def main(argument: str) -> int:
     # Handlers, not SIG_IGN: an ignored signal stays ignored in the programs a job starts.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _pass)
+    os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals, after_in_child=_as_any_process)
     setproctitle.setproctitle(f"pool: worker {assignment.number} boot")
     _set_limits(assignment)
     shared = Slot(SLOT_FD)
@@ -99,6 +100,25 @@ def _opened(assignment: Assignment, identity: str) -> Store:
                 raise
             log.warning("cannot register: %s; trying again", error)
             time.sleep(0.2)
+
+
+_OURS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+def _hold_signals() -> None:
+    """Until the child has its own ways, or a signal that comes at once would meet ours there, and be lost."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)
+
+
+def _let_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _OURS)
+
+
+def _as_any_process() -> None:
+    """A process that a job forks (multiprocessing does) ends by a signal as anybody's would."""
+    for number in _OURS:
+        signal.signal(number, signal.SIG_DFL)
+    _let_signals()
 
 
 def _pass(signum: int, frame: FrameType | None) -> None:

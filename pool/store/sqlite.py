@@ -18,6 +18,7 @@ OLDEST_LIBRARY = (3, 35, 0)
 #: A claim moves a few small rows; small pages write a third less to the WAL for it (docs/performance.md).
 PAGE_SIZE = 1024
 DEFAULT_BUSY_SECONDS = 30.0
+WAL_KEPT_BYTES = 32 << 20
 
 
 def connect(path: str, *, busy_seconds: float = DEFAULT_BUSY_SECONDS, create: bool = True) -> sqlite3.Connection:
@@ -40,7 +41,12 @@ def connect(path: str, *, busy_seconds: float = DEFAULT_BUSY_SECONDS, create: bo
     try:
         # check_same_thread=False: Queue guards its connection with a lock, the supervisor gives one to a thread.
         connection = sqlite3.connect(
-            path, timeout=busy_seconds, isolation_level=None, cached_statements=256, check_same_thread=False
+            # Absolute: a name such as file:x.db could be taken for a URI.
+            path if path == ":memory:" else os.path.abspath(path),
+            timeout=busy_seconds,
+            isolation_level=None,
+            cached_statements=256,
+            check_same_thread=False,
         )
         if not create and schema_version(connection) == 0:
             _refuse_foreign_tables(connection, path)
@@ -92,6 +98,8 @@ def _prepare(connection: sqlite3.Connection) -> None:
     # Never automatic: a checkpoint is taken with the write lock held (checkpoint() says why), by the supervisor, or by
     # an application where none lives.
     execute("PRAGMA wal_autocheckpoint = 0")
+    # A long reader makes the log grow; once it is gone, the file shrinks to this at its next restart.
+    execute(f"PRAGMA journal_size_limit = {WAL_KEPT_BYTES}")
     execute("PRAGMA foreign_keys = OFF")
     execute("PRAGMA temp_store = MEMORY")
 

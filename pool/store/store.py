@@ -332,6 +332,10 @@ class Store:
         """``with store.transaction():`` several changes, through ``store.execute``, that happen all or not at all."""
         return self._write
 
+    def turn(self) -> Alone:
+        """``with store.turn():`` nobody who takes turns writes meanwhile; the database itself is free."""
+        return self._alone
+
     def execute(self, statement: str, **bound: object) -> list[tuple[Any, ...]]:
         """A named statement within a transaction of the caller's; the rows it returns."""
         return self._execute(SQL[statement], bound).fetchall()

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
@@ -66,6 +67,7 @@ class Child:
         self.retire_at = float("inf")
         self.usage = Usage()
         self._slack: tuple[int, int, int] = (0, 0, 0)  # job, attempt, nanoseconds its deadlines move
+        self._guard, self._closed = threading.Lock(), False
         self._forwarded = 0
         self._shown: int | None = None  # where a dump that was asked for begins
         self._punched = 0
@@ -82,6 +84,12 @@ class Child:
         finally:
             os.close(page)
         self.identity = process.identity(self.pid, assignment.token)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits for a job; False once it is closed. Safe from another thread."""
+        with self._guard:
+            return not self._closed and self.slot.words[slot.STATE] == State.IDLE
 
     @property
     def state(self) -> State:
@@ -107,9 +115,11 @@ class Child:
     # what it is told
 
     def wake(self) -> None:
-        """Make an idle worker look for a job and at its orders."""
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_write(self._wake, 1)
+        """Make an idle worker look for a job and at its orders. Safe from another thread: never writes into a
+        descriptor that was closed and given to something else meanwhile."""
+        with self._guard, contextlib.suppress(BlockingIOError):
+            if not self._closed:
+                os.eventfd_write(self._wake, 1)
 
     def order(self, bits: int, given: bool = True) -> None:
         """Set or clear orders (slot.DRAIN, slot.PAUSE)."""
@@ -243,9 +253,11 @@ class Child:
 
     def close(self) -> None:
         """Give back every descriptor; the process must have been reaped."""
-        self.slot.close()
-        for fd in (self.pidfd, self._wake, self._dump, self._output):
-            os.close(fd)
+        with self._guard:
+            self._closed = True
+            self.slot.close()
+            for fd in (self.pidfd, self._wake, self._dump, self._output):
+                os.close(fd)
 
 
 _libc = ctypes.CDLL(None, use_errno=True)

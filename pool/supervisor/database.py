@@ -29,7 +29,7 @@ from pool.supervisor.tally import Increments
 
 BUSY_SECONDS = 1.0
 #: How soon a commit of a writer who does not ring is noticed; each look costs some 20 µs.
-LOOK_SECONDS = 0.008
+LOOK_SECONDS = 0.009
 BUSY_LOOK_SECONDS = 0.1
 DRAIN_LOOK_SECONDS = 0.02
 MINUTES_SECONDS = 86400.0
@@ -53,7 +53,7 @@ class Orders(NamedTuple):
 
 
 class Owner(Protocol):
-    """What the thread tells its supervisor; each is called in the loop's thread, except ``look``, which only reads."""
+    """What the thread tells its supervisor, in the loop's thread; ``look`` and ``wake`` are called from this one."""
 
     def look(self) -> Look: ...
     def wake(self, due: int) -> None: ...
@@ -167,14 +167,16 @@ class Database(threading.Thread):
         while not (self._stopping and not self._requests):
             self._work_off()
             idle = self._owner.look().idle > 0 or self._settings.drain
-            poll.poll(max(0.0, self._pause(idle) * 1000))
-            rang = self._doorbell.hush()
-            with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(self._event)
+            rang = False
+            if poll.poll(max(0.0, self._pause(idle) * 1000)):
+                rang = self._doorbell.hush()
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._event)
             self._sweep(self._notice, rang)
             now = time.monotonic()
-            for step in self._sweeps.due(now):
-                self._sweep(step)
+            if now >= self._sweeps.next:
+                for step in self._sweeps.due(now):
+                    self._sweep(step)
         self._sweep(self._sweeps.last)
         self._doorbell.close()
         self._store.close()
@@ -217,6 +219,11 @@ class Database(threading.Thread):
         """Who holds jobs for this pool."""
         return self._owner.look().identities
 
+    def saturated(self) -> bool:
+        """Whether every worker is at work, so that nothing but our own restraint lets others write."""
+        look = self._owner.look()
+        return bool(look.identities) and not look.idle
+
     def look_again(self) -> None:
         """A sweep returned jobs to the queue, or changed whether claims are paused."""
         self._look()
@@ -247,7 +254,7 @@ class Database(threading.Thread):
         if look.idle:
             due = store.value("due_count", now=now, most=look.idle)
             if due:
-                self._post(functools.partial(self._owner.wake, due))
+                self._owner.wake(due)
             following = store.value("next_run_at", now=now)
             self._next_due = _instant(following) if following else float("inf")
         self._pass_orders(now)

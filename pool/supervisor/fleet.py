@@ -134,14 +134,17 @@ class Fleet:
         return min(times, default=float("inf"))
 
     def wake(self, due: int) -> None:
-        """Wake as many idle workers as there are due jobs."""
-        self.busy = True  # look again soon: a job with a short deadline may begin
-        for child in self.children.values():
+        """Wake as many idle workers as there are due jobs. Called from the database thread, which saves a hop."""
+        for child in living(self.children):
             if due <= 0:
                 return
-            if child.state == State.IDLE and not child.retiring:
+            if child.is_idle and not child.retiring:
                 child.wake()
                 due -= 1
+
+    def expect_work(self) -> None:
+        """Look again soon: a job with a short deadline may have begun."""
+        self.busy = True
 
     def pause(self, reason: str) -> None:
         """No claims while there is a reason; running jobs go on."""

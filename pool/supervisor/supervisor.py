@@ -16,6 +16,7 @@ from pool import process
 from pool.errors import DatabaseUnusable, ExitCode, GaveUp, HandlersError, PoolError
 from pool.events import INFO, WARNING, Emit, Event
 from pool.maintenance import Death, Reaped
+from pool.runner import storable
 from pool.settings import MAX_WORKERS, PoolSettings
 from pool.slot import State
 from pool.store.sqlite import is_transient
@@ -64,6 +65,7 @@ class Supervisor:
         self._error: PoolError | None = None
         self._ready_at = self._looked_at = self._reported_at = 0.0
         self._reported: object = None
+        self._is_drained = False
         self._fleet: Fleet | None = None
         self._systemd = Notifier()
         faults_armed()  # a test may move our clock
@@ -71,7 +73,7 @@ class Supervisor:
     def run(self) -> ExitCode:
         """Run the pool until a signal, ``--drain``, or an error that more workers would not mend ends it.
 
-        Returns OK, or FAILED when a draining pool saw attempts fail.
+        Returns OK, or FAILED when a draining pool saw attempts fail or was told to end before nothing was left.
 
         Raises:
             HandlersError, DatabaseUnusable, DatabaseLost, ExclusiveRefused, GaveUp: why it had to end; no job is lost.
@@ -87,7 +89,8 @@ class Supervisor:
                 self._close(fleet)
         if self._error is not None:
             raise self._error
-        return ExitCode.FAILED if self._settings.drain and fleet.failed else ExitCode.OK
+        unfinished = self._settings.drain and (fleet.failed or not self._is_drained)
+        return ExitCode.FAILED if unfinished else ExitCode.OK
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -267,14 +270,15 @@ class Supervisor:
         if self._fleet is None:
             return Look(0, (), False)
         children = list(self._fleet.children.values())
-        idle = sum(child.state == State.IDLE for child in living(self._fleet.children))
+        idle = sum(child.is_idle for child in living(self._fleet.children))
         settled = not self._unsettled and idle == len(children) and bool(children)
         return Look(idle, tuple(child.identity for child in children), settled)
 
     def wake(self, due: int) -> None:
-        """So many jobs are due."""
+        """So many jobs are due. Called in the database thread."""
         if self._fleet is not None:
             self._fleet.wake(due)
+            self._loop.post(self._fleet.expect_work)
 
     def obey(self, orders: Orders) -> None:
         """Orders that people gave through the database."""
@@ -294,6 +298,7 @@ class Supervisor:
     def drained(self) -> None:
         """Nothing is left that could run."""
         if self._state != PoolState.STOPPING:
+            self._is_drained = True
             self._stop("nothing is left that could run")
 
     def fail(self, error: PoolError) -> None:
@@ -306,7 +311,7 @@ class Supervisor:
 
     def _title(self) -> None:
         assert self._fleet is not None
-        name = os.path.basename(self._settings.database)
+        name = storable(os.path.basename(self._settings.database))
         state = "" if self._state == PoolState.RUNNING else f" ({self._state})"
         setproctitle.setproctitle(f"pool: supervisor {name} {self._fleet.target} workers{state}")
 

@@ -24,6 +24,8 @@ CHECKPOINT_SECONDS = 0.1
 WATCH_SECONDS = 1.0
 SWEEP_SECONDS = 5.0
 RETAIN_SECONDS = 30.0
+#: Strangers get that long, that often, for that long after one was seen; see Sweeps._leave_room.
+ROOM_SECONDS, ROOM_EVERY_SECONDS, STRANGER_SECONDS = 0.026, 0.1, 5.0
 WAL_WARNING_BYTES, WAL_ALARM_BYTES = 64 << 20, 512 << 20
 #: Free space below which no job is claimed, so that the ends of running ones still fit.
 LOW_SPACE_BYTES = 8 << 20
@@ -33,6 +35,7 @@ class Owner(Protocol):
     """What the sweeps ask and tell; all in the database thread."""
 
     def living(self) -> tuple[str, ...]: ...
+    def saturated(self) -> bool: ...
     def look_again(self) -> None: ...
     def lost(self, error: DatabaseLost) -> None: ...
 
@@ -55,6 +58,8 @@ class Sweeps:
     ) -> None:
         self.dirty = True
         self.low_space = ""
+        self.next = 0.0  # monotonic seconds at which a step is due
+        self._stranger_at = float("-inf")
         self._store = store
         self._settings = settings
         self._pool_id = pool_id
@@ -68,6 +73,7 @@ class Sweeps:
         self._policy, self._place = Policy.parse(settings.keep), Place()
         self._steps = [
             Sweep(self._checkpoint, CHECKPOINT_SECONDS),
+            Sweep(self._leave_room, ROOM_EVERY_SECONDS),
             Sweep(self._watch_file, WATCH_SECONDS),
             Sweep(self._reap, SWEEP_SECONDS),
             Sweep(self._alert, SWEEP_SECONDS),
@@ -81,6 +87,7 @@ class Sweeps:
             if now >= sweep.at:
                 sweep.at = now + sweep.every
                 yield sweep.step
+        self.next = min(sweep.at for sweep in self._steps)
 
     def last(self) -> None:
         """The last checkpoint, at the pool's end."""
@@ -107,11 +114,29 @@ class Sweeps:
         if ended:
             self._owner.look_again()
 
+    def _leave_room(self) -> None:
+        """Let strangers write beside saturated workers.
+
+        A producer that takes no turns sleeps 1 to 25 ms between its first tries (SQLite's busy handler) and finds the
+        lock taken each time. So, while such producers are at work (their times have no milliseconds), nobody of ours
+        writes for a stretch as long as those pauses."""
+        if not self.dirty or not self._owner.saturated():
+            return
+        now = time.monotonic()
+        newest = self._store.value("newest_created_at")
+        if isinstance(newest, str) and len(newest) == len("2030-01-01 00:00:00"):
+            self._stranger_at = now
+        if now - self._stranger_at < STRANGER_SECONDS:
+            with self._store.turn():
+                time.sleep(ROOM_SECONDS)
+
     def _alert(self) -> None:
         self._alerts.check(self._store, now_text())
 
     def _retain(self) -> None:
-        """Delete what ended long ago, some at a time, so that no claim waits for it."""
+        """Delete what ended long ago, some at a time; nothing while the clock may be wrong."""
+        if self._leaps():
+            return
         swept = retention.sweep(self._store, self._policy, now_text(), self._place)
         self._place = swept.place
         if swept.more:

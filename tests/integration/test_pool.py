@@ -271,6 +271,21 @@ def test_drain_ends_with_1_when_an_attempt_failed_in_whatever_way(
     assert row(database, 2)["status"] == ("dead" if "max_attempts" in options else "queued")
 
 
+def test_a_drain_that_is_ended_early_does_not_claim_that_all_is_done(
+    pool: StartPool, queue: Queue, database: Path, tmp_path: Path
+) -> None:
+    started, gate = tmp_path / "started", tmp_path / "gate"
+    queue.enqueue("hold", {"started": str(started), "gate": str(gate)})
+    queue.enqueue("echo", {})
+    running = pool("--drain")
+    eventually(lambda: lines(started))
+    running.signal(signal.SIGTERM)
+    eventually(lambda: "stopping" in running.err)
+    gate.touch()
+    assert running.wait() == 1
+    assert [each["status"] for each in rows(database)] == ["done", "queued"]
+
+
 def test_drain_waits_for_jobs_that_jobs_enqueue(pool: StartPool, queue: Queue, database: Path, tmp_path: Path) -> None:
     source = """
 from pool import Queue

@@ -36,6 +36,10 @@ RETURNING status;
 -- How many jobs are due, counted no further than :most.
 SELECT count(*) FROM (SELECT 1 FROM jobs WHERE status = 'queued' AND run_at <= :now LIMIT :most);
 
+-- name: newest_created_at
+-- When the newest job was made; a stranger's time has no milliseconds.
+SELECT created_at FROM jobs ORDER BY id DESC LIMIT 1;
+
 -- name: next_run_at
 -- When the next waiting job is due.
 SELECT run_at FROM jobs WHERE status = 'queued' AND run_at > :now ORDER BY run_at LIMIT 1;
