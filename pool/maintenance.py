@@ -92,10 +92,12 @@ def adopt(store: Store, now: str, own_pool: int | None) -> Adopted:
 
 def forget_silent_pools(store: Store, now: str, own_pool: int | None, lease: float) -> None:
     """Take off the record the pools that we cannot see (another container, another host) and that said nothing for a
-    lease. What their workers held comes back by its own lease."""
+    lease. What their workers held comes back by its own lease. Those that are provably dead are left to ``adopt``."""
     before = utc_text(parse_utc(now) - lease)
     for row in store.rows("pools"):
-        if row["id"] != own_pool and row["seen_at"] < before and not _is_alive_here(process.of_row(row)):
+        who = process.of_row(row)
+        visible = process.is_provably_dead(who) or _is_alive_here(who)
+        if row["id"] != own_pool and row["seen_at"] < before and not visible:
             store.change("forget_workers_of", pool=row["id"])
             store.change("forget_pool", pool=row["id"])
 

@@ -60,6 +60,7 @@ class Sweeps:
         self.low_space = ""
         self.next = 0.0  # monotonic seconds at which a step is due
         self._stranger_at = float("-inf")
+        self._tokens: list[str] = []  # of dead workers, whose strays were looked for once
         self._store = store
         self._settings = settings
         self._pool_id = pool_id
@@ -96,7 +97,9 @@ class Sweeps:
     def adopt(self) -> None:
         """Return the jobs of provably dead pools, and end what those jobs left running."""
         adopted = maintenance.adopt(self._store, now_text(), self._pool_id)
-        for pid in end_marked(adopted.tokens):
+        # Once more the next time: a process in the middle of exec shows no environment, and so no mark.
+        tokens, self._tokens = adopted.tokens + self._tokens, adopted.tokens
+        for pid in end_marked(tokens):
             self._emit(Event("stray ended", WARNING, {"pid": pid, "detail": "left behind by a job of a dead pool"}))
         for each in adopted.jobs:
             self._emit(Event("job adopted", INFO, {"job": each.job_id, "status": each.status, "detail": each.why}))

@@ -308,8 +308,12 @@ def test_now_is_text_that_sorts_with_the_leases(store: Store) -> None:
 
 def test_a_pool_that_cannot_be_seen_is_forgotten_when_it_was_silent_for_a_lease(store: Store) -> None:
     me = process.this_process()
-    for namespace, pid, seen in (("pid:[1]", 1, NOW), ("pid:[2]", 1, LATER), (me.pid_namespace, me.pid, NOW)):
+    here = me.pid_namespace
+    gone = 4_194_303  # above every pid: provably dead, and so a matter for adopt, which returns what it held
+    for namespace, pid, seen in (("pid:[1]", 1, NOW), ("pid:[2]", 1, LATER), (here, me.pid, NOW), (here, gone, NOW)):
         bound = {**me._asdict(), "pid_namespace": namespace, "pid": pid}
         store.change("register_pool", **bound, now=seen, state="running", target=1, exclusive=0)
     maintenance.forget_silent_pools(store, LATER, None, 600.0)
-    assert [row["pid_namespace"] for row in store.rows("pools")] == ["pid:[2]", me.pid_namespace]
+    assert [(row["pid_namespace"], row["pid"]) for row in store.rows("pools")] == [
+        ("pid:[2]", 1), (here, me.pid), (here, gone),
+    ]  # fmt: skip
