@@ -30,6 +30,7 @@ class Assignment:
     max_jobs: int = 0
     nice: int = 0
     pin: bool = False
+    crowded: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Assignment:

@@ -81,7 +81,7 @@ def _opened(assignment: Assignment, identity: str) -> Store:
     me = process.this_process()
     while True:
         try:
-            store = Store.open(assignment.database, busy_seconds=BUSY_SECONDS, create=False)
+            store = Store.open(assignment.database, busy_seconds=BUSY_SECONDS, create=False, in_line=assignment.crowded)
             store.change(
                 "register_worker",
                 identity=identity,

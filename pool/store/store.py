@@ -43,19 +43,30 @@ class Store:
     attempt return False, and change nothing, when the lease was lost.
     """
 
-    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: str, *, in_line: bool = False) -> None:
         self.connection = connection
         self.path = path
-        self._turnstile = None if path == ":memory:" else Turnstile(turnstile_path(path))
+        self._turnstile = None if path == ":memory:" else Turnstile(turnstile_path(path), in_line=in_line)
         self._write = Write(connection, self._turnstile)
         self._alone = Alone(self._turnstile)
         self._execute = connection.execute
         self._checkpointer: sqlite3.Connection | None = None
 
     @classmethod
-    def open(cls, path: str, *, busy_seconds: float = DEFAULT_BUSY_SECONDS, create: bool = True) -> Self:
-        """Open a database, making or migrating its schema first. Raises DatabaseUnusable, see sqlite.connect."""
-        return cls(connect(path, busy_seconds=busy_seconds, create=create), path)
+    def open(
+        cls,
+        path: str,
+        *,
+        busy_seconds: float = DEFAULT_BUSY_SECONDS,
+        create: bool = True,
+        in_line: bool = False,
+    ) -> Self:
+        """Open a database, making or migrating its schema first. Raises DatabaseUnusable, see sqlite.connect.
+
+        ``in_line``: wait for the turn in the kernel's line instead of asking again and again. Fair among many, and
+        slower among few; for the main thread of a worker alone.
+        """
+        return cls(connect(path, busy_seconds=busy_seconds, create=create), path, in_line=in_line)
 
     def close(self) -> None:
         """Close the connections and the turnstile."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import signal
 import sqlite3
 import time
-from types import TracebackType
+from types import FrameType, TracebackType
 
 #: How long a writer waits for its turn before it goes on without: the turn is for fairness, not for correctness.
 TURN_SECONDS = 2.0
@@ -25,8 +26,9 @@ class Turnstile:
     seconds; flock(2) lets waiters in at a finer grain and is released by the kernel when its holder dies.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, in_line: bool = False) -> None:
         self._fd = -1
+        self._in_line = in_line
         with contextlib.suppress(OSError):
             # Reading is enough for flock(2), so a file made by another user serves too.
             self._fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
@@ -45,6 +47,8 @@ class Turnstile:
                 os.sched_yield()
             except OSError:
                 return False
+        if self._in_line:
+            return _wait_in_line(fd)
         give_up = time.monotonic() + TURN_SECONDS
         while time.monotonic() < give_up:
             time.sleep(0.0002)
@@ -62,6 +66,30 @@ class Turnstile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+class _Late(BaseException):
+    """The turn did not come in time."""
+
+
+def _late(signum: int, frame: FrameType | None) -> None:
+    raise _Late
+
+
+def _wait_in_line(fd: int) -> bool:
+    """Block in the kernel's line, first come, first served, at most TURN_SECONDS; for a main thread alone, as it needs
+    SIGALRM to end the wait. Whatever a job does with that signal and its timer is put back as it was."""
+    former = signal.signal(signal.SIGALRM, _late)
+    left, every = signal.setitimer(signal.ITIMER_REAL, TURN_SECONDS)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        return True
+    except (_Late, OSError):
+        fcntl.flock(fd, fcntl.LOCK_UN)  # it may have come in the very moment of the signal
+        return False
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left, every)
+        signal.signal(signal.SIGALRM, former)
 
 
 class Alone:

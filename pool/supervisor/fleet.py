@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Protocol
 
-from pool import process, registry, slot
+from pool import cpus, process, registry, slot
 from pool.assignment import Assignment
 from pool.events import ERROR, INFO, WARNING, Emit, Event
 from pool.job import AttemptOutcome
@@ -244,6 +244,7 @@ class Fleet:
             settings.max_jobs and settings.max_jobs + random.randint(0, settings.max_jobs // 10),
             settings.nice,
             settings.pin,
+            self.target > cpus.available(),
         )
         try:
             child = Child(assignment, self._environment, self._notify)

@@ -123,7 +123,7 @@ class Sweeps:
         A producer that takes no turns sleeps 1 to 25 ms between its first tries (SQLite's busy handler) and finds the
         lock taken each time. So, while such producers are at work (their times have no milliseconds), nobody of ours
         writes for a stretch as long as those pauses."""
-        if not self.dirty or not self._owner.saturated():
+        if not self._owner.saturated():
             return
         now = time.monotonic()
         newest = self._store.value("newest_created_at")
