@@ -21,7 +21,7 @@ from benchmarks.running import SCRIPTS, Place, place
 from pool.clock import now_text
 from pool.job import Completed
 from pool.store import Store
-from pool.store.sqlite import checkpoint
+from pool.supervisor.sweeps import ROOM_EVERY_SECONDS, ROOM_SECONDS
 
 WORKERS = 8
 TITLE = f"waits for the write lock, {WORKERS} saturated workers and a foreign producer"
@@ -52,7 +52,7 @@ def _contend(where: Place, seconds: float) -> list[array[float]]:
     """Milliseconds of each write by each worker, and last by the producer. We do what a supervisor does meanwhile."""
     roles = [*map(str, range(WORKERS)), "producer"]
     started = []
-    store, other = Store.open(where.database), Store.open(where.database)
+    store = Store.open(where.database)
     try:
         for role in roles:
             command = [sys.executable, "-m", "benchmarks.fairness", where.database, role, str(seconds)]
@@ -65,9 +65,11 @@ def _contend(where: Place, seconds: float) -> list[array[float]]:
             each.stdin.close()
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            time.sleep(0.1)
+            time.sleep(ROOM_EVERY_SECONDS)
             with contextlib.suppress(sqlite3.OperationalError):
-                checkpoint(store.connection, other.connection)
+                store.checkpoint()
+            with store.turn():
+                time.sleep(ROOM_SECONDS)
         for each in started:
             each.wait(60)
     finally:
@@ -76,7 +78,6 @@ def _contend(where: Place, seconds: float) -> list[array[float]]:
                 each.kill()
             each.wait()
         store.close()
-        other.close()
     return [_waits(f"{where.database}.{role}") for role in roles]
 
 
@@ -88,7 +89,7 @@ def _waits(path: str) -> array[float]:
 
 
 def _work(database: str, role: str, seconds: float) -> array[float]:
-    store = Store.open(database)
+    store = Store.open(database, in_line=True)  # as where there are more workers than processors
     waits = array("d")
     _go()
     jobs = store.claim_group(f"bench:{role}:fairness", {}, now_text())
