@@ -29,7 +29,7 @@ from pool.supervisor.tally import Increments
 
 BUSY_SECONDS = 1.0
 #: How soon a commit of a writer who does not ring is noticed; each look costs some 20 µs.
-LOOK_SECONDS = 0.009
+LOOK_SECONDS = 0.010
 BUSY_LOOK_SECONDS = 0.1
 DRAIN_LOOK_SECONDS = 0.02
 MINUTES_SECONDS = 86400.0
@@ -53,8 +53,9 @@ class Orders(NamedTuple):
 
 
 class Owner(Protocol):
-    """What the thread tells its supervisor, in the loop's thread; ``look`` and ``wake`` are called from this one."""
+    """What the thread tells its supervisor: the first three within this thread, the others in the loop's."""
 
+    def has_idle(self) -> bool: ...
     def look(self) -> Look: ...
     def wake(self, due: int) -> None: ...
     def obey(self, orders: Orders) -> None: ...
@@ -165,8 +166,9 @@ class Database(threading.Thread):
         for fd in (self._event, self._doorbell.fileno()):
             poll.register(fd, select.POLLIN)
         while not (self._stopping and not self._requests):
-            self._work_off()
-            idle = self._owner.look().idle > 0 or self._settings.drain
+            if self._requests:
+                self._work_off()
+            idle = self._owner.has_idle() or self._settings.drain
             rang = False
             if poll.poll(max(0.0, self._pause(idle) * 1000)):
                 rang = self._doorbell.hush()
@@ -221,8 +223,7 @@ class Database(threading.Thread):
 
     def saturated(self) -> bool:
         """Whether every worker is at work, so that nothing but our own restraint lets others write."""
-        look = self._owner.look()
-        return bool(look.identities) and not look.idle
+        return not self._owner.has_idle()
 
     def look_again(self) -> None:
         """A sweep returned jobs to the queue, or changed whether claims are paused."""

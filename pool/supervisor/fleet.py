@@ -7,7 +7,6 @@ import functools
 import os
 import random
 import time
-from collections.abc import Iterator
 from typing import Protocol
 
 from pool import cpus, process, registry, slot
@@ -395,6 +394,6 @@ def _environment(settings: PoolSettings) -> dict[str, str]:
     return environment
 
 
-def living(children: dict[int, Child]) -> Iterator[Child]:
+def living(children: dict[int, Child]) -> list[Child]:
     """Those that are not being ended; from another thread, a moment's view."""
-    return (child for child in list(children.values()) if child.ladder is None)
+    return [child for child in list(children.values()) if child.ladder is None]

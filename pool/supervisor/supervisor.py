@@ -265,6 +265,10 @@ class Supervisor:
 
     # from the database thread; all but look() through the loop
 
+    def has_idle(self) -> bool:
+        """Whether any worker waits for a job. Called in the database thread, often."""
+        return self._fleet is not None and any(child.is_idle for child in living(self._fleet.children))
+
     def look(self) -> Look:
         """What the database thread needs to know of the workers. Called in that thread; only reads."""
         if self._fleet is None:

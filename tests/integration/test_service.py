@@ -181,3 +181,39 @@ def test_a_worker_is_replaced_when_it_grew_old(pool: StartPool, queue: Queue) ->
     running = pool("--max-age", "1s").ready()
     first = running.workers()[1]
     eventually(lambda: running.workers().get(1) not in (None, first))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_handler_may_use_multiprocessing(method: str, pool: StartPool, queue: Queue, database: Path) -> None:
+    source = """
+import multiprocessing
+
+def double(number):
+    return 2 * number
+
+@handler("many", timeout=60)
+def many(method):
+    with multiprocessing.get_context(method).Pool(2) as workers:
+        return workers.map(double, range(5))
+"""
+    queue.enqueue("many", {"method": method}, max_attempts=1)
+    running = pool("--drain", handlers=source)
+    assert running.wait(60) == 0, rows(database, "SELECT * FROM attempts")
+    assert row(database)["result"] == "[0,2,4,6,8]"
+
+
+def test_a_handler_may_use_asyncio_and_subprocesses(pool: StartPool, queue: Queue, database: Path) -> None:
+    source = """
+import asyncio
+
+@handler("loop")
+def loop():
+    async def ask():
+        process = await asyncio.create_subprocess_exec("echo", "hello", stdout=asyncio.subprocess.PIPE)
+        out, _ = await process.communicate()
+        return [process.returncode, out.decode().strip()]
+    return asyncio.run(ask())
+"""
+    queue.enqueue("loop", max_attempts=1)
+    assert pool("--drain", handlers=source).wait() == 0, rows(database, "SELECT * FROM attempts")
+    assert row(database)["result"] == '[0,"hello"]'
