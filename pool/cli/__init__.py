@@ -40,6 +40,7 @@ def main() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nobody reads; exit without a word
         return ExitCode.OK
     except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter, trying once more at its end, exits with 120
         return _fail(str(error), ExitCode.FAILED)
 
 

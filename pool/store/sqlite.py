@@ -48,6 +48,8 @@ def connect(path: str, *, busy_seconds: float = DEFAULT_BUSY_SECONDS, create: bo
             cached_statements=256,
             check_same_thread=False,
         )
+        if create and path != ":memory:" and not os.access(path, os.R_OK | os.W_OK):
+            raise DatabaseUnusable(_why_unusable(path, sqlite3.OperationalError("it may not be written")))
         if not create and schema_version(connection) == 0:
             _refuse_foreign_tables(connection, path)
             raise DatabaseUnusable(f"{path} has no queue; pool enqueue or pool run makes one there")

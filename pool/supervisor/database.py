@@ -26,10 +26,14 @@ from pool.store import Store
 from pool.store.sqlite import spelled_out
 from pool.supervisor.sweeps import Sweeps
 from pool.supervisor.tally import Increments
+from pool.supervisor.walwatch import WalWatch
 
 BUSY_SECONDS = 1.0
 #: How soon a commit of a writer who does not ring is noticed; each look costs some 20 µs.
 LOOK_SECONDS = 0.010
+#: The same where writes to the log are heard: a net under that, and the pauses between the looks after one.
+HEARD_LOOK_SECONDS = 0.05
+SOON_SECONDS = (0.008, 0.004, 0.002, 0.001, 0.0003)
 BUSY_LOOK_SECONDS = 0.1
 DRAIN_LOOK_SECONDS = 0.02
 MINUTES_SECONDS = 86400.0
@@ -89,6 +93,8 @@ class Database(threading.Thread):
         self._next_due = float("inf")
         self._looked_at = 0.0
         self._unready = ""
+        self._watched = False
+        self._looks: list[float] = []  # pauses before the next looks, last first
         self._reload_at: str | None = None
         self._next_order = float("inf")
         self._passed = Orders(None, False, "", ())
@@ -165,13 +171,22 @@ class Database(threading.Thread):
         poll = select.poll()
         for fd in (self._event, self._doorbell.fileno()):
             poll.register(fd, select.POLLIN)
+        watch = WalWatch(self._settings.database)
+        self._watched = watch.fileno() >= 0
+        listens = False
         while not (self._stopping and not self._requests):
             if self._requests:
                 self._work_off()
             idle = self._owner.has_idle() or self._settings.drain
+            if listens != (self._watched and idle and not self._looks):
+                # Not while others work (each of their commits would be heard), nor between the looks below.
+                listens = not listens
+                poll.register(watch.fileno(), select.POLLIN) if listens else poll.unregister(watch.fileno())
             rang = False
             if poll.poll(max(0.0, self._pause(idle) * 1000)):
                 rang = self._doorbell.hush()
+                if listens and watch.hush():
+                    self._looks = [*SOON_SECONDS]
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._event)
             self._sweep(self._notice, rang)
@@ -179,6 +194,7 @@ class Database(threading.Thread):
             if now >= self._sweeps.next:
                 for step in self._sweeps.due(now):
                     self._sweep(step)
+        watch.close()
         self._sweep(self._sweeps.last)
         self._doorbell.close()
         self._store.close()
@@ -186,8 +202,12 @@ class Database(threading.Thread):
     def _pause(self, idle: bool) -> float:
         if self._requests:
             return 0.05  # the one in front was refused: not at once again
-        due = self._next_due - time.time() if idle else BUSY_LOOK_SECONDS
-        return min(LOOK_SECONDS if idle else BUSY_LOOK_SECONDS, max(due, 0.001))
+        if not idle:
+            return BUSY_LOOK_SECONDS
+        if self._looks:
+            return self._looks.pop()
+        every = HEARD_LOOK_SECONDS if self._watched and not self._settings.drain else LOOK_SECONDS
+        return min(every, max(self._next_due - time.time(), 0.001))
 
     def _work_off(self) -> None:
         while self._requests:
