@@ -326,10 +326,12 @@ class Fleet:
         if child.pid not in self.children or (exit := child.reap()) is None:
             return
         self._loop.unwatch(child.pidfd)
-        del self.children[child.pid]
         self._forward_output(child, child.rest_of_output())
         kills = oom_kills()
         death = death_of(child, exit, out_of_memory=kills > self._oom_kills)
+        # Before it leaves the fleet: at no moment is its job held by nobody that the database thread knows of.
+        self._owner.worker_died(death)
+        del self.children[child.pid]
         from_outside = exit.signal == "SIGKILL" and child.ladder is None and kills == self._oom_kills
         self._oom_kills = kills
         seen = child.slot.snapshot()
@@ -345,7 +347,6 @@ class Fleet:
             facts = {"worker": child.number, "pid": child.pid, "job": seen.job_id if under_job else None}
             self._emit(Event("worker died", WARNING, {**facts, "detail": death.evidence.error}))
             self.restarts[cause] += 1
-        self._owner.worker_died(death)
         self.end_strays()
         self._succeed(child, exit, explained=clean or under_job, from_outside=from_outside)
         child.close()

@@ -301,7 +301,7 @@ class Supervisor:
 
     def drained(self) -> None:
         """Nothing is left that could run."""
-        if self._state != PoolState.STOPPING:
+        if self._state != PoolState.STOPPING and not self._unsettled:
             self._is_drained = True
             self._stop("nothing is left that could run")
 
