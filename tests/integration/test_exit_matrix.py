@@ -283,3 +283,35 @@ def test_a_wall_clock_that_steps_an_hour_ends_and_reaps_nobody(
     eventually(lambda: row(database)["status"] == "done")
     assert row(database)["attempts"] == 1
     assert running.process.poll() is None
+
+
+def test_a_worker_that_hangs_while_it_boots_is_ended_with_its_stack_and_nothing_is_lost(
+    pool: StartPool, queue: Queue, database: Path, tmp_path: Path
+) -> None:
+    marker = tmp_path / "hung"
+    hang = f"""
+import os, time
+def hang_while_importing():
+    time.sleep(600)
+if not os.path.exists({str(marker)!r}):
+    open({str(marker)!r}, "w").close()
+    hang_while_importing()
+"""
+    queue.enqueue("note", {"path": str(tmp_path / "notes")})
+    running = pool(handlers=hang)
+    eventually(lambda: row(database)["status"] == "done", 50)
+    assert "not ready after 30 s" in running.err
+    assert not rows(database, "SELECT * FROM attempts")
+
+
+def test_a_worker_stopped_for_good_while_idle_is_replaced(
+    pool: StartPool, queue: Queue, database: Path, tmp_path: Path
+) -> None:
+    running = pool().ready()
+    pid = running.workers()[1]
+    os.kill(pid, signal.SIGSTOP)
+    job = queue.enqueue("note", {"path": str(tmp_path / "notes")})
+    eventually(lambda: row(database, job.id)["status"] == "done", 60)
+    assert state_of(pid) == ""
+    assert not rows(database, "SELECT * FROM attempts")
+    assert row(database, job.id)["attempts"] == 1
