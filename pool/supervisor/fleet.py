@@ -180,10 +180,11 @@ class Fleet:
         for child in self.children.values():
             child.forgive(gap)
 
-    def end_strays(self) -> None:
-        """Kill what jobs of ended workers left behind."""
-        living = set(self.children)
-        tokens = {child.identity.rpartition(":")[2] for child in self.children.values()}
+    def end_strays(self, besides: Child | None = None) -> None:
+        """Kill what jobs of ended workers left behind; those of ``besides``, which has just ended, too."""
+        left = [child for child in self.children.values() if child is not besides]
+        living = {child.pid for child in left}
+        tokens = {child.identity.rpartition(":")[2] for child in left}
         if ended := end_strays(living, living, tokens):
             facts = {"pids": ",".join(map(str, ended)), "detail": "processes that a job left behind"}
             self._emit(Event("strays ended", WARNING, facts))
@@ -329,6 +330,8 @@ class Fleet:
         self._forward_output(child, child.rest_of_output())
         kills = oom_kills()
         death = death_of(child, exit, out_of_memory=kills > self._oom_kills)
+        # Strays first: once the worker is off the record, nobody could tell whose they are, should we be killed here.
+        self.end_strays(besides=child)
         # Before it leaves the fleet: at no moment is its job held by nobody that the database thread knows of.
         self._owner.worker_died(death)
         del self.children[child.pid]
@@ -347,7 +350,6 @@ class Fleet:
             facts = {"worker": child.number, "pid": child.pid, "job": seen.job_id if under_job else None}
             self._emit(Event("worker died", WARNING, {**facts, "detail": death.evidence.error}))
             self.restarts[cause] += 1
-        self.end_strays()
         self._succeed(child, exit, explained=clean or under_job, from_outside=from_outside)
         child.close()
 
