@@ -77,7 +77,10 @@ class serving:
     def __enter__(self) -> str:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        return next(word for word in line.split() if word.startswith("http://")).rstrip("/")
+        address = next((word for word in line.split() if word.startswith("http://")), None)
+        if address is None:
+            raise SystemExit("the dashboard did not start; it said why above")
+        return address.rstrip("/")
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
