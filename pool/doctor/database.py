@@ -16,8 +16,8 @@ from pool.store.statements import load_migrations
 #: What a pool runs all the time, and the index by which each has to find its jobs.
 _HOT = {
     "id_of_key": "sqlite_autoindex_jobs_1",
-    "claim": "jobs_claim",
-    **dict.fromkeys(("complete", "fail", "crash", "give_back", "renew", "expire"), "PRIMARY KEY"),
+    **dict.fromkeys(("next_due", "next_due_group"), "jobs_claim"),
+    **dict.fromkeys(("claim", "claim_group", "complete", "complete_group", "fail", "crash", "give_back", "renew", "expire"), "PRIMARY KEY"),
     **dict.fromkeys(("held_by", "renew_held", "cancel_requests"), "jobs_running"),
     **dict.fromkeys(("due_count", "next_run_at"), "jobs_due"),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -113,12 +113,10 @@ class Store:
 
     def claim(self, worker: str, now: str) -> Job | None:
         """The best due job, now leased to ``worker``; None when nothing is due."""
-        with self._alone:
-            rows = self._execute(_CLAIM, {"worker": worker, "now": now}).fetchall()
-        return Job._make(rows[0]) if rows else None
+        return next(iter(self.claim_group(worker, {}, now)), None)
 
     def claim_group(self, worker: str, groups: Groups, now: str) -> list[Job]:
-        """The best due job, and with it as many of its type as ``groups`` allows, in the order of their ids."""
+        """The best due job, and with it as many of its type as ``groups`` allows, in the order they came due."""
         with self._write:
             return self._claim_group(worker, groups, now)
 
@@ -142,35 +140,49 @@ class Store:
             How many had lost their lease, and the jobs claimed.
         """
         with self._write:
-            if len(ended) > 1 and all(type(outcome) is Completed for _, outcome in ended):
-                bound = [_completion(job, outcome, now) for job, outcome in ended]
-                held = self.connection.executemany(_COMPLETE, bound).rowcount
-            else:
-                held = sum(self._settle(job, outcome, now) for job, outcome in ended)
+            held = self._settle_all(ended, now)
             for job in left:
                 self._execute(SQL["release"], {**_lease(job), "now": now})
             return len(ended) - held, [] if groups is None else self._claim_group(ended[0][0].worker, groups, now)
 
     def _claim_group(self, worker: str, groups: Groups, now: str) -> list[Job]:
-        rows = self._execute(_CLAIM, {"worker": worker, "now": now}).fetchall()
+        execute = self._execute
+        rows = execute(_NEXT_DUE, (worker, now)).fetchall()
         if not rows:
             return []
         job = Job._make(rows[0])
-        if not groups or job.crashes or (size := groups.get(job.type, 1)) == 1:
-            return [job]
-        bound = {"worker": worker, "now": now, "type": job.type, "priority": job.priority, "most": size - 1}
-        more = self._execute(SQL["claim_more"], bound).fetchall()
-        return [job, *sorted(map(Job._make, more))]
+        if groups and not job.crashes and (size := groups.get(job.type, 1)) > 1:
+            rows = execute(SQL["next_due_group"], (worker, now, job.priority, size, job.type)).fetchall()
+            execute(SQL["claim_group"], (worker, now, _ids(row[0] for row in rows)))
+            return [Job._make(row) for row in rows]
+        execute(_CLAIM, (worker, now, job.id))
+        return [job]
 
     def renew(self, job: Job, now: str) -> bool:
         """Keep a lease fresh. False when it was lost."""
         with self._write:
             return self._execute(SQL["renew"], {**_lease(job), "now": now}).rowcount > 0
 
+    def _settle_all(self, ended: list[tuple[Job, Outcome]], now: str) -> int:
+        """Write the ends of attempts; how many still had their lease."""
+        if len(ended) == 1:
+            return self._settle(*ended[0], now)
+        held = 0
+        plain: dict[tuple[str, int], list[int]] = {}  # worker and attempt -> jobs that completed without a result
+        for job, outcome in ended:
+            if type(outcome) is Completed and outcome.result_text is None:
+                plain.setdefault((job.worker, job.attempts), []).append(job.id)
+            else:
+                held += self._settle(job, outcome, now)
+        for (worker, attempts), ids in plain.items():
+            held += self._execute(SQL["complete_group"], (_ids(ids), worker, attempts, now)).rowcount
+        return held
+
     def _settle(self, job: Job, outcome: Outcome, now: str) -> bool:
         # rowcount is right for an UPDATE without RETURNING; with one it is not (cpython 101117), so read the rows.
         if type(outcome) is Completed:
-            return self._execute(_COMPLETE, _completion(job, outcome, now)).rowcount > 0
+            bound = (job.id, job.worker, job.attempts, outcome.result_text, now)
+            return self._execute(_COMPLETE, bound).rowcount > 0
         error = outcome.error if not isinstance(outcome, (Completed, Snoozed)) else None
         ended = Evidence(AttemptOutcome.CANCELLED, error or "cancelled", now)
         if self._end_cancelled(job, ended):
@@ -356,6 +368,7 @@ class Store:
         return int(self._execute("PRAGMA data_version").fetchall()[0][0])
 
 
+_NEXT_DUE = SQL["next_due"]
 _CLAIM = SQL["claim"]
 _COMPLETE = SQL["complete"]
 
@@ -374,15 +387,9 @@ def enqueue_on(connection: sqlite3.Connection, job: NewJob) -> Enqueued:
             return Enqueued(rows[0][0], False)
 
 
-def _completion(job: Job, outcome: Outcome, now: str) -> Row:
-    assert isinstance(outcome, Completed)
-    return {
-        "id": job.id,
-        "worker": job.worker,
-        "attempts": job.attempts,
-        "result": outcome.result_text,
-        "now": now,
-    }
+def _ids(ids: Iterable[int]) -> str:
+    """Ids as one value that a statement can bind: a JSON array."""
+    return f"[{','.join(map(str, ids))}]"
 
 
 def _lease(job: Job) -> Row:

@@ -39,7 +39,7 @@ class Turnstile:
         if fd < 0:
             return False
         flock, block = fcntl.flock, fcntl.LOCK_EX | fcntl.LOCK_NB
-        for _ in range(20):
+        for _ in range(60):
             try:
                 flock(fd, block)
                 return True

@@ -12,8 +12,8 @@ from pool.store import SQL, Store
 
 #: Scans that end early or are meant: statement, table and index: why.
 ALLOWED = {
-    ("claim", "jobs USING INDEX jobs_claim"): "LIMIT 1 in the index's order: its first entry",
-    ("claim", "jobs USING COVERING INDEX jobs_claim"): "the same",
+    ("next_due", "jobs USING INDEX jobs_claim"): "LIMIT 1 in the index's order: its first entry",
+    ("next_due", "jobs USING COVERING INDEX jobs_claim"): "the same",
     ("oldest_run_at", "jobs USING INDEX jobs_due"): "LIMIT 1 in the index's order",
     ("oldest_run_at", "jobs USING COVERING INDEX jobs_due"): "the same",
     ("last_errors", "a"): "LIMIT in the order of the table's own key",
@@ -83,15 +83,20 @@ def test_no_statement_reads_a_whole_table_or_sorts_one(name: str, filled: Store)
 
 
 def test_a_claim_seeks_in_its_own_index_alone(filled: Store) -> None:
-    steps = [step for step in plan(filled, "claim") if re.search(r"\bjobs\b", step)]
+    steps = [step for step in plan(filled, "next_due") if re.search(r"\bjobs\b", step)]
     assert steps[0] == "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"
     assert len(steps) > 4 and all("INDEX jobs_claim" in step for step in steps[1:])
     assert sum("(priority=? AND run_at<?)" in step for step in steps) >= 2
 
 
-@pytest.mark.parametrize("name", ["complete", "fail", "snooze", "crash", "give_back", "expire", "renew", "requeue"])
+@pytest.mark.parametrize("name", ["claim", "complete", "fail", "snooze", "crash", "give_back", "expire", "renew", "requeue"])
 def test_every_ending_goes_by_the_id(name: str, filled: Store) -> None:
     assert plan(filled, name) == ["SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"]
+
+
+@pytest.mark.parametrize("name", ["claim_group", "complete_group"])
+def test_a_group_is_claimed_and_completed_by_its_ids(name: str, filled: Store) -> None:
+    assert [step for step in plan(filled, name) if "jobs" in step] == ["SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"]
 
 
 def test_a_stranger_s_claim_seeks_in_an_index_too(filled: Store) -> None:

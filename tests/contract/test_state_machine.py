@@ -164,7 +164,7 @@ class Life(RuleBasedStateMachine):
         best = self.due()[:1]
         if best and not self.jobs[best[0]].crashes:
             following = [i for i in self.due()[1:] if self.jobs[i].priority == self.jobs[best[0]].priority]
-            best += sorted(i for i in following[: size - 1] if not self.jobs[i].crashes)
+            best += [i for i in following[: size - 1] if not self.jobs[i].crashes]
         assert [job.id for job in jobs] == best
         for job in jobs:
             attempts = self.jobs[job.id].attempts + 1
