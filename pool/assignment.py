@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pool.runner import storable
 
 #: Descriptors the supervisor hands over at exec, after standard input, output and error.
-SLOT_FD, WAKE_FD, NOTIFY_FD, DUMP_FD, OUTPUT_FD = 3, 4, 5, 6, 7
+SLOT_FD, WAKE_FD, NOTIFY_FD, DUMP_FD, OUTPUT_FD, DOORBELL_FD = SHARED_FDS = 3, 4, 5, 6, 7, 8
 
 #: Bytes of a handler's output kept with a failed attempt.
 OUTPUT_LIMIT = 64 * 1024

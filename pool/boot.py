@@ -15,7 +15,7 @@ from types import FrameType
 import setproctitle
 
 from pool import process, registry
-from pool.assignment import DUMP_FD, NOTIFY_FD, OUTPUT_FD, SLOT_FD, WAKE_FD, Assignment
+from pool.assignment import DUMP_FD, SHARED_FDS, SLOT_FD, Assignment
 from pool.clock import now_text
 from pool.errors import DatabaseUnusable, ExitCode, PoolError
 from pool.slot import Slot
@@ -33,7 +33,7 @@ def main(argument: str) -> int:
         return ExitCode.FAILED  # the supervisor died between fork and here
     faulthandler.enable(DUMP_FD)
     faulthandler.register(signal.SIGUSR2, DUMP_FD)
-    for fd in (SLOT_FD, WAKE_FD, NOTIFY_FD, DUMP_FD, OUTPUT_FD):
+    for fd in SHARED_FDS:
         os.set_inheritable(fd, False)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]

@@ -1,8 +1,9 @@
 """Telling the pools of a database that a job was committed: a datagram, lost without harm.
 
 The address is an abstract Unix socket (unix(7)) named after the file's device and inode, so nothing is left on
-disk, any path to the file leads to it, and the kernel frees it with its owner. A pool that does not hear it
-notices the commit by itself some milliseconds later; that is how it learns of writers in other languages.
+disk, any path to the file leads to it, and the kernel frees it with its owner. A pool hands its socket to its workers,
+and the kernel wakes one of those that wait for a job. A pool that does not hear it notices the commit by itself some
+milliseconds later; that is how it learns of writers in other languages, and of how many jobs there are.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Caller:
 
 
 class Listener:
-    """A pool's side; ``fileno()`` is readable when somebody rang."""
+    """A pool's side; ``fileno()`` is readable when somebody rang and nobody has taken that yet."""
 
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)

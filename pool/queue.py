@@ -142,7 +142,8 @@ class Queue:
         full = (self._durable if durable is None else _checked_durability(durable)) == "full"
         with self._lock:
             done = self._opened().enqueue(job, full=full)
-            self._doorbell.ring()
+            if job.run_at <= job.created_at:
+                self._doorbell.ring()
             self._tend(1)
         return done
 

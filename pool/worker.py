@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -15,7 +16,7 @@ from typing import ParamSpec, TypeVar
 import setproctitle
 
 from pool import process, slot
-from pool.assignment import NOTIFY_FD, OUTPUT_FD, WAKE_FD, Assignment, read_output
+from pool.assignment import DOORBELL_FD, NOTIFY_FD, OUTPUT_FD, WAKE_FD, Assignment, read_output
 from pool.clock import now_text, parse_utc, utc_text
 from pool.job import DEFAULT_MAX_CRASHES, Cancelled, Completed, Failed, Job, Outcome
 from pool.registry import Handlers
@@ -61,8 +62,11 @@ class Worker:
         self._jobs_left = assignment.max_jobs or float("inf")
         self._saw_cancel = False
         self._reach = faults_armed()
-        self._poll = select.poll()
-        self._poll.register(WAKE_FD, select.POLLIN)
+        self._orders, self._doorbell = select.epoll(), select.epoll()
+        for poll in (self._orders, self._doorbell):
+            poll.register(WAKE_FD, select.EPOLLIN)
+        # Exclusive: of all idle workers a ring wakes one (epoll_ctl(2)), without a detour by way of the supervisor.
+        self._doorbell.register(DOORBELL_FD, select.EPOLLIN | select.EPOLLEXCLUSIVE)
 
     def drain(self) -> None:
         """End after the current job. Called from a signal handler: records, and wakes the loop."""
@@ -116,8 +120,9 @@ class Worker:
         backoff = 0.02
         while not self._stopping():
             words[slot.STATE] = State.IDLE
-            wait = IDLE_SECONDS
+            wait, wakes = IDLE_SECONDS, self._orders
             if self._may_claim():
+                wakes = self._doorbell
                 try:
                     if jobs := self._claim():
                         return jobs
@@ -131,7 +136,8 @@ class Worker:
                     self._say(State.PAUSED)
                     log.warning("cannot claim: %s; waiting", error)
                     wait = backoff = min(backoff * 2, _BACKOFF_LIMIT)
-            self._wait(wait)
+                    wakes = self._orders
+            self._wait(wakes, wait)
         return []
 
     def _claim(self) -> list[Job]:
@@ -143,9 +149,10 @@ class Worker:
                 return held
         return self._timed(self._store.claim_group, self.identity, self._groups, now_text())
 
-    def _wait(self, seconds: float) -> None:
-        if self._poll.poll(int(seconds * 1000)):
-            os.eventfd_read(WAKE_FD)
+    def _wait(self, wakes: select.epoll, seconds: float) -> None:
+        for fd, _ in wakes.poll(seconds):
+            with contextlib.suppress(BlockingIOError):  # another worker was quicker
+                os.read(fd, 8)
         self._words[slot.PONG] = self._words[slot.PING]
 
     # run

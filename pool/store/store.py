@@ -106,7 +106,7 @@ class Store:
         """Store many in one transaction; how many were new."""
         with self._write:
             before = self.connection.total_changes
-            self.connection.executemany(SQL["enqueue_many"], jobs)
+            self.connection.executemany(SQL["enqueue"], jobs)
             return self.connection.total_changes - before
 
     # claim, run, settle
@@ -376,12 +376,11 @@ _COMPLETE = SQL["complete"]
 def enqueue_on(connection: sqlite3.Connection, job: NewJob) -> Enqueued:
     """Store a job within whatever transaction the connection is in."""
     cursor = connection.cursor()
-    if connection.row_factory is not None:
-        cursor.row_factory = None  # the caller's connection may make dictionaries of rows
+    cursor.row_factory = None  # the caller's connection may make dictionaries of rows
     while True:
-        rows = cursor.execute(SQL["enqueue"], job).fetchall()
-        if rows:
-            return Enqueued(rows[0][0], True)
+        # The id from lastrowid, not RETURNING, which costs half as much again.
+        if cursor.execute(SQL["enqueue"], job).rowcount and (created := cursor.lastrowid):
+            return Enqueued(created, True)
         rows = cursor.execute(SQL["id_of_key"], {"key": job.key}).fetchall()
         if rows:
             return Enqueued(rows[0][0], False)

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from pool import process, slot
-from pool.assignment import DUMP_FD, NOTIFY_FD, OUTPUT_FD, OUTPUT_LIMIT, SLOT_FD, WAKE_FD, Assignment, read_output
+from pool.assignment import OUTPUT_FD, OUTPUT_LIMIT, SHARED_FDS, Assignment, read_output
 from pool.job import AttemptOutcome
 from pool.slot import Slot, Snapshot, State
 from pool.supervisor.strays import MARK
@@ -55,7 +55,7 @@ class Ladder:
 class Child:
     """One worker process, its pidfd and the memory shared with it."""
 
-    def __init__(self, assignment: Assignment, environment: dict[str, str], notify_fd: int) -> None:
+    def __init__(self, assignment: Assignment, environment: dict[str, str], notify_fd: int, doorbell_fd: int) -> None:
         self.number = assignment.number
         self.spawned_at = time.monotonic()
         self.ready = False
@@ -78,7 +78,8 @@ class Child:
         for fd in (self._output, self._dump):
             fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
         try:
-            self.pid = _spawn(assignment, environment, (page, self._wake, notify_fd, self._dump, self._output))
+            shared = page, self._wake, notify_fd, self._dump, self._output, doorbell_fd
+            self.pid = _spawn(assignment, environment, shared)
             self.pidfd = os.pidfd_open(self.pid)
             self.slot = Slot(page)
         finally:
@@ -263,7 +264,7 @@ class Child:
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _spawn(assignment: Assignment, environment: dict[str, str], shared: tuple[int, int, int, int, int]) -> int:
+def _spawn(assignment: Assignment, environment: dict[str, str], shared: tuple[int, ...]) -> int:
     """Exec a worker in a session of its own; from the main thread, for PR_SET_PDEATHSIG follows the thread.
 
     ``-P`` keeps the working folder off its path until the user's own modules are imported.
@@ -271,7 +272,7 @@ def _spawn(assignment: Assignment, environment: dict[str, str], shared: tuple[in
     arguments = [sys.executable, "-P", "-m", "pool", "worker", json.dumps(asdict(assignment))]
     # Above the numbers they go to, so that no dup2 hits a source that is still to be copied.
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 16) for fd in shared]
-    places = dict(zip((SLOT_FD, WAKE_FD, NOTIFY_FD, DUMP_FD, OUTPUT_FD), high, strict=True))
+    places = dict(zip(SHARED_FDS, high, strict=True))
     try:
         return os.posix_spawn(
             sys.executable,

@@ -87,7 +87,7 @@ class Database(threading.Thread):
         self._store.connection.text_factory = spelled_out  # no stranger's text ends a sweep
         self._requests: collections.deque[Callable[[Store], None]] = collections.deque()
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._doorbell = Listener(settings.database)
+        self.doorbell = Listener(settings.database)
         self._stopping = False
         self._version = -1
         self._next_due = float("inf")
@@ -169,11 +169,10 @@ class Database(threading.Thread):
     def run(self) -> None:
         """Requests first, then the sweeps that are due, then sleep until something happens."""
         poll = select.poll()
-        for fd in (self._event, self._doorbell.fileno()):
-            poll.register(fd, select.POLLIN)
+        poll.register(self._event, select.POLLIN)
         watch = WalWatch(self._settings.database)
         self._watched = watch.fileno() >= 0
-        listens = False
+        listens = answers = False
         while not (self._stopping and not self._requests):
             if self._requests:
                 self._work_off()
@@ -182,9 +181,14 @@ class Database(threading.Thread):
                 # Not while others work (each of their commits would be heard), nor between the looks below.
                 listens = not listens
                 poll.register(watch.fileno(), select.POLLIN) if listens else poll.unregister(watch.fileno())
+            if answers != (not idle or not self._watched):
+                # Not while workers idle: it wakes one of them, and the log tells what else there is to do.
+                answers = not answers
+                bell = self.doorbell.fileno()
+                poll.register(bell, select.POLLIN) if answers else poll.unregister(bell)
             rang = False
             if poll.poll(max(0.0, self._pause(idle) * 1000)):
-                rang = self._doorbell.hush()
+                rang = answers and self.doorbell.hush()
                 if listens and watch.hush():
                     self._looks = [*SOON_SECONDS]
                 with contextlib.suppress(BlockingIOError):
@@ -196,7 +200,7 @@ class Database(threading.Thread):
                     self._sweep(step)
         watch.close()
         self._sweep(self._sweeps.last)
-        self._doorbell.close()
+        self.doorbell.close()
         self._store.close()
 
     def _pause(self, idle: bool) -> float:

@@ -47,7 +47,9 @@ class Owner(Protocol):
 class Fleet:
     """Worker processes by pid. Each has a number; two share one only while a reload replaces the older."""
 
-    def __init__(self, settings: PoolSettings, pool_id: int, loop: Loop, owner: Owner, emit: Emit) -> None:
+    def __init__(
+        self, settings: PoolSettings, pool_id: int, doorbell_fd: int, loop: Loop, owner: Owner, emit: Emit
+    ) -> None:
         self.target = settings.workers
         self.children: dict[int, Child] = {}
         self.budget = RestartBudget()
@@ -60,6 +62,7 @@ class Fleet:
         self.paused = ""
         self._settings = settings
         self._pool_id = pool_id
+        self._doorbell_fd = doorbell_fd
         self._loop = loop
         self._owner = owner
         self._emit = emit
@@ -69,6 +72,7 @@ class Fleet:
         self._reloading: collections.deque[Child] = collections.deque()
         self._oom_kills = oom_kills()
         self._weighed_at = 0.0
+        self._first_woken = 0
         self._notify = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         loop.watch(self._notify, self._on_notify)
 
@@ -133,13 +137,12 @@ class Fleet:
         return min(times, default=float("inf"))
 
     def wake(self, due: int) -> None:
-        """Wake as many idle workers as there are due jobs. Called from the database thread, which saves a hop."""
-        for child in living(self.children):
-            if due <= 0:
-                return
-            if child.is_idle and not child.retiring:
-                child.wake()
-                due -= 1
+        """Wake as many idle workers as there are due jobs, beginning with another one each time: one that somebody
+        stopped must not keep a job waiting. Called from the database thread, which saves a hop."""
+        idle = [child for child in living(self.children) if child.is_idle and not child.retiring]
+        for turn in range(min(due, len(idle))):
+            idle[(self._first_woken + turn) % len(idle)].wake()
+        self._first_woken += 1
 
     def expect_work(self) -> None:
         """Look again soon: a job with a short deadline may have begun."""
@@ -247,7 +250,7 @@ class Fleet:
             self.target > cpus.available(),
         )
         try:
-            child = Child(assignment, self._environment, self._notify)
+            child = Child(assignment, self._environment, self._notify, self._doorbell_fd)
         except OSError as error:  # no process, descriptor or memory to be had: a death before birth
             self._emit(Event("cannot spawn", ERROR, {"worker": number, "detail": str(error)}))
             now = time.monotonic()

@@ -109,7 +109,10 @@ class Supervisor:
         process.become_subreaper()
         self._database = self._patiently(lambda: Database(self._settings, self, self._loop.post, self._emit))
         self._patiently(self._database.adopt)
-        self._fleet = fleet = Fleet(self._settings, self._database.pool_id, self._loop, self, self._emit)
+        database = self._database
+        self._fleet = fleet = Fleet(
+            self._settings, database.pool_id, database.doorbell.fileno(), self._loop, self, self._emit
+        )
         facts = {"database": self._settings.database, "workers": fleet.target, "pid": os.getpid()}
         self._emit(Event("pool started", INFO, facts))
         self._ready_at = time.monotonic()

@@ -191,6 +191,35 @@ def test_a_job_from_plain_sql_wakes_an_idle_pool(pool: StartPool, queue: Queue, 
             assert time.monotonic() - began < 4, "it was found by the worker's own look, not woken"
 
 
+def test_an_enqueue_wakes_an_idle_worker_even_while_the_supervisor_is_stopped(
+    pool: StartPool, queue: Queue, tmp_path: Path
+) -> None:
+    running = pool(workers=2).ready(2)
+    eventually(lambda: all(title_of(pid).endswith("idle") for pid in running.workers().values()))
+    running.signal(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        queue.enqueue("note", {"path": str(tmp_path / "ran")})
+        eventually(lambda: lines(tmp_path / "ran"))
+        assert time.monotonic() - began < 4, "it was found by the worker's own look, not woken"
+    finally:
+        running.signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_stopped_idle_worker_keeps_no_job_waiting(
+    number: int, pool: StartPool, queue: Queue, tmp_path: Path
+) -> None:
+    running = pool(workers=2).ready(2)
+    eventually(lambda: all(title_of(pid).endswith("idle") for pid in running.workers().values()))
+    os.kill(running.workers()[number], signal.SIGSTOP)
+    for n in range(3):
+        began = time.monotonic()
+        queue.enqueue("note", {"path": str(tmp_path / "ran")})
+        eventually(lambda n=n: len(lines(tmp_path / "ran")) == n + 1)  # type: ignore[misc]
+        assert time.monotonic() - began < 4, "it was found by the worker's own look, not woken"
+
+
 def test_a_delayed_job_runs_when_it_is_due_and_not_before(
     pool: StartPool, queue: Queue, database: Path, tmp_path: Path
 ) -> None:

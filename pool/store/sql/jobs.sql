@@ -6,13 +6,6 @@
 -- A new job; nothing when its key is there already.
 INSERT INTO jobs (type, payload, idempotency_key, priority, run_at, max_attempts, timeout_seconds, created_at, updated_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8)
-ON CONFLICT (idempotency_key) DO NOTHING
-RETURNING id;
-
--- name: enqueue_many
--- The same without an answer, for executemany.
-INSERT INTO jobs (type, payload, idempotency_key, priority, run_at, max_attempts, timeout_seconds, created_at, updated_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8)
 ON CONFLICT (idempotency_key) DO NOTHING;
 
 -- name: id_of_key
