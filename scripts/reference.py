@@ -15,7 +15,7 @@ BEGIN, END = "<!-- commands: written by scripts/reference -->\n", "<!-- end of c
 def commands() -> str:
     """The help of every command, as Markdown."""
     parts = []
-    context = click.Context(group, info_name="pool", terminal_width=100, max_content_width=100)
+    context = click.Context(group, info_name="pool", terminal_width=100, **group.context_settings)
     for name in COMMANDS:
         command = group.get_command(context, name)
         assert command is not None

@@ -17,7 +17,10 @@ from pool.store.statements import load_migrations
 _HOT = {
     "id_of_key": "sqlite_autoindex_jobs_1",
     **dict.fromkeys(("next_due", "next_due_group"), "jobs_claim"),
-    **dict.fromkeys(("claim", "claim_group", "complete", "complete_group", "fail", "crash", "give_back", "renew", "expire"), "PRIMARY KEY"),
+    **dict.fromkeys(
+        ("claim", "claim_group", "complete", "complete_group", "fail", "crash", "give_back", "renew", "expire"),
+        "PRIMARY KEY",
+    ),
     **dict.fromkeys(("held_by", "renew_held", "cancel_requests"), "jobs_running"),
     **dict.fromkeys(("due_count", "next_run_at"), "jobs_due"),
 }

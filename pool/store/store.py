@@ -181,8 +181,8 @@ class Store:
     def _settle(self, job: Job, outcome: Outcome, now: str) -> bool:
         # rowcount is right for an UPDATE without RETURNING; with one it is not (cpython 101117), so read the rows.
         if type(outcome) is Completed:
-            bound = (job.id, job.worker, job.attempts, outcome.result_text, now)
-            return self._execute(_COMPLETE, bound).rowcount > 0
+            end = (job.id, job.worker, job.attempts, outcome.result_text, now)
+            return self._execute(_COMPLETE, end).rowcount > 0
         error = outcome.error if not isinstance(outcome, (Completed, Snoozed)) else None
         ended = Evidence(AttemptOutcome.CANCELLED, error or "cancelled", now)
         if self._end_cancelled(job, ended):

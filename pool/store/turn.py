@@ -12,6 +12,8 @@ from types import FrameType, TracebackType
 
 #: How long a writer waits for its turn before it goes on without: the turn is for fairness, not for correctness.
 TURN_SECONDS = 2.0
+#: Times a writer asks in a row: somewhat longer than another's transaction takes, so as to be there when it ends.
+TRIES = 60
 
 
 def turnstile_path(path: str) -> str:
@@ -39,23 +41,23 @@ class Turnstile:
         if fd < 0:
             return False
         flock, block = fcntl.flock, fcntl.LOCK_EX | fcntl.LOCK_NB
-        for _ in range(60):
-            try:
-                flock(fd, block)
-                return True
-            except BlockingIOError:
-                os.sched_yield()
-            except OSError:
+        give_up = 0.0
+        while True:
+            for _ in range(TRIES):
+                try:
+                    flock(fd, block)
+                    return True
+                except BlockingIOError:
+                    os.sched_yield()
+                except OSError:
+                    return False
+            if self._in_line:
+                return _wait_in_line(fd)
+            now = time.monotonic()
+            give_up = give_up or now + TURN_SECONDS
+            if now >= give_up:
                 return False
-        if self._in_line:
-            return _wait_in_line(fd)
-        give_up = time.monotonic() + TURN_SECONDS
-        while time.monotonic() < give_up:
             time.sleep(0.0002)
-            with contextlib.suppress(BlockingIOError):
-                flock(fd, block)
-                return True
-        return False
 
     def leave(self) -> None:
         """Let the next one in."""

@@ -89,14 +89,17 @@ def test_a_claim_seeks_in_its_own_index_alone(filled: Store) -> None:
     assert sum("(priority=? AND run_at<?)" in step for step in steps) >= 2
 
 
-@pytest.mark.parametrize("name", ["claim", "complete", "fail", "snooze", "crash", "give_back", "expire", "renew", "requeue"])
+@pytest.mark.parametrize(
+    "name", ["claim", "complete", "fail", "snooze", "crash", "give_back", "expire", "renew", "requeue"]
+)
 def test_every_ending_goes_by_the_id(name: str, filled: Store) -> None:
     assert plan(filled, name) == ["SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"]
 
 
 @pytest.mark.parametrize("name", ["claim_group", "complete_group"])
 def test_a_group_is_claimed_and_completed_by_its_ids(name: str, filled: Store) -> None:
-    assert [step for step in plan(filled, name) if "jobs" in step] == ["SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"]
+    steps = [step for step in plan(filled, name) if "jobs" in step]
+    assert steps == ["SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"]
 
 
 def test_a_stranger_s_claim_seeks_in_an_index_too(filled: Store) -> None:

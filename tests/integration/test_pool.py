@@ -207,9 +207,7 @@ def test_an_enqueue_wakes_an_idle_worker_even_while_the_supervisor_is_stopped(
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_stopped_idle_worker_keeps_no_job_waiting(
-    number: int, pool: StartPool, queue: Queue, tmp_path: Path
-) -> None:
+def test_a_stopped_idle_worker_keeps_no_job_waiting(number: int, pool: StartPool, queue: Queue, tmp_path: Path) -> None:
     running = pool(workers=2).ready(2)
     eventually(lambda: all(title_of(pid).endswith("idle") for pid in running.workers().values()))
     os.kill(running.workers()[number], signal.SIGSTOP)
