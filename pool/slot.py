@@ -22,7 +22,7 @@ MAX_CRASHES = 16
 LATENCY = 20  # 40 buckets: writes whose nanoseconds have that many bits
 LATENCY_BUCKETS = 40
 # The supervisor's words.
-ORDERS, PING, CANCEL, CONDEMNED = 64, 65, 66, 67
+ORDERS, PING, CANCEL, CONDEMNED, ROOM = 64, 65, 66, 67, 68
 # From here on a tally for each job type, in words: its name, how long its runs and its waits took (counts by the bits
 # of their microseconds), and how its attempts ended. The last one takes the types for which there is no room.
 _TALLIES, _TALLY_SIZE, _TALLY_COUNT = 512, 128, 24

@@ -268,6 +268,8 @@ class Worker:
 
     def _timed(self, verb: Callable[A, T], *args: A.args, **kwargs: A.kwargs) -> T:
         began = time.monotonic_ns()
+        if (until := self._words[slot.ROOM]) > began:
+            time.sleep((until - began) / 1e9)  # strangers' turn
         result = verb(*args, **kwargs)
         self._words[slot.LATENCY + min((time.monotonic_ns() - began).bit_length(), slot.LATENCY_BUCKETS - 1)] += 1
         return result

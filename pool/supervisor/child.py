@@ -128,6 +128,12 @@ class Child:
         words[slot.ORDERS] = words[slot.ORDERS] | bits if given else words[slot.ORDERS] & ~bits
         self.wake()
 
+    def leave_room(self, until: int) -> None:
+        """Have it begin no write before an instant, in monotonic nanoseconds. Safe from another thread."""
+        with self._guard:
+            if not self._closed:
+                self.slot.words[slot.ROOM] = until
+
     def retire(self) -> None:
         """Let it end after its current job."""
         self.retiring = True

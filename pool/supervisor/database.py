@@ -57,11 +57,12 @@ class Orders(NamedTuple):
 
 
 class Owner(Protocol):
-    """What the thread tells its supervisor: the first three within this thread, the others in the loop's."""
+    """What the thread tells its supervisor: the first four within this thread, the others in the loop's."""
 
     def has_idle(self) -> bool: ...
     def look(self) -> Look: ...
     def wake(self, due: int) -> None: ...
+    def leave_room(self, until: int) -> None: ...
     def obey(self, orders: Orders) -> None: ...
     def drained(self) -> None: ...
     def fail(self, error: PoolError) -> None: ...
@@ -248,6 +249,10 @@ class Database(threading.Thread):
     def saturated(self) -> bool:
         """Whether every worker is at work, so that nothing but our own restraint lets others write."""
         return not self._owner.has_idle()
+
+    def leave_room(self, until: int) -> None:
+        """No worker of ours begins a write before then, in monotonic nanoseconds."""
+        self._owner.leave_room(until)
 
     def look_again(self) -> None:
         """A sweep returned jobs to the queue, or changed whether claims are paused."""

@@ -144,6 +144,11 @@ class Fleet:
             idle[(self._first_woken + turn) % len(idle)].wake()
         self._first_woken += 1
 
+    def leave_room(self, until: int) -> None:
+        """No worker begins a write before an instant, in monotonic nanoseconds. Called from the database thread."""
+        for child in living(self.children):
+            child.leave_room(until)
+
     def expect_work(self) -> None:
         """Look again soon: a job with a short deadline may have begun."""
         self.busy = True

@@ -287,6 +287,11 @@ class Supervisor:
             self._fleet.wake(due)
             self._loop.post(self._fleet.expect_work)
 
+    def leave_room(self, until: int) -> None:
+        """Strangers are to write. Called in the database thread."""
+        if self._fleet is not None:
+            self._fleet.leave_room(until)
+
     def obey(self, orders: Orders) -> None:
         """Orders that people gave through the database."""
         fleet = self._fleet

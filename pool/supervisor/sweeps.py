@@ -36,6 +36,7 @@ class Owner(Protocol):
 
     def living(self) -> tuple[str, ...]: ...
     def saturated(self) -> bool: ...
+    def leave_room(self, until: int) -> None: ...
     def look_again(self) -> None: ...
     def lost(self, error: DatabaseLost) -> None: ...
 
@@ -122,7 +123,8 @@ class Sweeps:
 
         A producer that takes no turns sleeps 1 to 25 ms between its first tries (SQLite's busy handler) and finds the
         lock taken each time. So, while such producers are at work (their times have no milliseconds), nobody of ours
-        writes for a stretch as long as those pauses."""
+        writes for a stretch as long as those pauses: our workers are told, and the turn keeps out whoever else takes
+        turns."""
         if not self._owner.saturated():
             return
         now = time.monotonic()
@@ -130,8 +132,10 @@ class Sweeps:
         if isinstance(newest, str) and len(newest) == len("2030-01-01 00:00:00"):
             self._stranger_at = now
         if now - self._stranger_at < STRANGER_SECONDS:
+            until = time.monotonic_ns() + int(ROOM_SECONDS * 1e9)
+            self._owner.leave_room(until)
             with self._store.turn():
-                time.sleep(ROOM_SECONDS)
+                time.sleep(max(0.0, (until - time.monotonic_ns()) / 1e9))
 
     def _alert(self) -> None:
         self._alerts.check(self._store, now_text())

@@ -1,4 +1,5 @@
-"""How long a writer may wait for its turn: eight saturated workers, and a stranger's plain INSERTs beside them.
+"""How long a writer may wait for its turn: eight saturated workers, and a stranger's plain INSERTs beside them; first
+as SQLite does it by itself, then with each of our rules added.
 
 The workers are the store's own loop without handlers, so that nothing but the database is waited for; there are more
 of them than processors, so the scheduler's slices are part of every wait.
@@ -13,14 +14,18 @@ import subprocess
 import sys
 import time
 from array import array
+from typing import NamedTuple
 
 from benchmarks.figures import Section, percentile, progress
 from benchmarks.growth import fill
 from benchmarks.options import Options
 from benchmarks.running import SCRIPTS, Place, place
+from pool import slot
 from pool.clock import now_text
 from pool.job import Completed
+from pool.slot import Slot
 from pool.store import Store
+from pool.store.sqlite import connect, wal_bytes
 from pool.supervisor.sweeps import ROOM_EVERY_SECONDS, ROOM_SECONDS
 
 WORKERS = 8
@@ -29,16 +34,35 @@ TITLE = f"waits for the write lock, {WORKERS} saturated workers and a foreign pr
 PLENTY = 60_000
 
 
+class Rules(NamedTuple):
+    """Which of our rules are kept: turns on the lock file, held PASSIVE checkpoints, room for strangers."""
+
+    turns: bool
+    checkpoints: bool
+    room: bool
+
+
+BEFORE = {
+    "busy_timeout, automatic checkpoints": Rules(False, False, False),
+    "turns, automatic checkpoints": Rules(True, False, False),
+    "turns, held checkpoints": Rules(True, True, False),
+}
+OURS = Rules(True, True, True)
+
+
 def run(section: Section, options: Options) -> None:
-    """One long look; a worst case is no median."""
+    """One long look at ours, shorter ones at what we had without; a worst case is no median."""
     seconds = options.seconds / 10 if options.quick else options.seconds
-    with place() as where:
-        progress(f"making {int(seconds * PLENTY):,} jobs")
-        Store.open(where.database).close()
-        with contextlib.closing(sqlite3.connect(where.database, isolation_level=None)) as connection:
-            fill(connection, int(seconds * PLENTY), "queued")
-        progress(f"{WORKERS} workers and a producer for {seconds:g} s")
-        waits = _contend(where, seconds)
+    for name, rules in BEFORE.items():
+        found = _look(seconds / 3, rules)
+        workers = [wait for each in found.waits[:-1] for wait in each]
+        section.add(f"before ({name}): workers together", len(workers) / (seconds / 3), "/s")
+        section.add(f"before ({name}): complete and claim, worst", max(workers), "ms")
+        section.add(
+            f"before ({name}): a stranger's INSERT, worst of {len(found.waits[-1]):,}", max(found.waits[-1]), "ms"
+        )
+        section.add(f"before ({name}): largest log", found.log / 1e6, "MB")
+    waits, log = _look(seconds, OURS)
     workers = [wait for each in waits[:-1] for wait in each]
     section.add(f"{WORKERS} workers together", len(workers) / seconds, "/s")
     section.add("least busy worker : busiest", min(map(len, waits[:-1])) / max(map(len, waits[:-1])), "x")
@@ -46,30 +70,56 @@ def run(section: Section, options: Options) -> None:
         section.add(f"{name}, p50", percentile(found, 0.5), "ms")
         section.add(f"{name}, p99", percentile(found, 0.99), "ms")
         section.add(f"{name}, worst of {len(found):,}", max(found), "ms", at_most=most)
+    section.add("largest log", log / 1e6, "MB")
 
 
-def _contend(where: Place, seconds: float) -> list[array[float]]:
-    """Milliseconds of each write by each worker, and last by the producer. We do what a supervisor does meanwhile."""
+class Looked(NamedTuple):
+    """Milliseconds of each write, by each worker and last by the stranger; the most bytes of the log."""
+
+    waits: list[array[float]]
+    log: int
+
+
+def _look(seconds: float, rules: Rules) -> Looked:
+    with place() as where:
+        progress(f"making {int(seconds * PLENTY):,} jobs")
+        Store.open(where.database).close()
+        with contextlib.closing(sqlite3.connect(where.database, isolation_level=None)) as connection:
+            fill(connection, int(seconds * PLENTY), "queued")
+        progress(f"{WORKERS} workers and a producer for {seconds:.0f} s")
+        return _contend(where, seconds, rules)
+
+
+def _contend(where: Place, seconds: float, rules: Rules) -> Looked:
+    """We do what a supervisor does meanwhile."""
     roles = [*map(str, range(WORKERS)), "producer"]
     started = []
     store = Store.open(where.database)
+    page = Slot.create_fd()
+    room = Slot(page)
     try:
         for role in roles:
             command = [sys.executable, "-m", "benchmarks.fairness", where.database, role, str(seconds)]
-            started.append(subprocess.Popen(command, cwd=SCRIPTS, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+            command += ["".join("ny"[kept] for kept in rules), str(page)]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            started.append(subprocess.Popen(command, cwd=SCRIPTS, pass_fds=[page], **pipes))  # type: ignore[call-overload]
         for each in started:
             assert each.stdout is not None
             each.stdout.readline()
         for each in started:
             assert each.stdin is not None
             each.stdin.close()
-        until = time.monotonic() + seconds
+        until, log = time.monotonic() + seconds, 0
         while time.monotonic() < until:
             time.sleep(ROOM_EVERY_SECONDS)
-            with contextlib.suppress(sqlite3.OperationalError):
-                store.checkpoint()
-            with store.turn():
-                time.sleep(ROOM_SECONDS)
+            if rules.checkpoints:
+                with contextlib.suppress(sqlite3.OperationalError):
+                    store.checkpoint()
+            if rules.room:
+                room.words[slot.ROOM] = time.monotonic_ns() + int(ROOM_SECONDS * 1e9)
+                with store.turn():
+                    time.sleep(max(0.0, (room.words[slot.ROOM] - time.monotonic_ns()) / 1e9))
+            log = max(log, wal_bytes(where.database))
         for each in started:
             each.wait(60)
     finally:
@@ -78,7 +128,9 @@ def _contend(where: Place, seconds: float) -> list[array[float]]:
                 each.kill()
             each.wait()
         store.close()
-    return [_waits(f"{where.database}.{role}") for role in roles]
+        room.close()
+        os.close(page)
+    return Looked([_waits(f"{where.database}.{role}") for role in roles], log)
 
 
 def _waits(path: str) -> array[float]:
@@ -88,14 +140,21 @@ def _waits(path: str) -> array[float]:
     return found
 
 
-def _work(database: str, role: str, seconds: float) -> array[float]:
-    store = Store.open(database, in_line=True)  # as where there are more workers than processors
-    waits = array("d")
+def _work(database: str, role: str, seconds: float, rules: Rules, page: int) -> array[float]:
+    if rules.turns:
+        store = Store.open(database, in_line=True)  # as where there are more workers than processors
+    else:
+        store = Store(connect(database), ":memory:")  # what is in memory takes no turns
+    if not rules.checkpoints:
+        store.connection.execute("PRAGMA wal_autocheckpoint = 1000")
+    waits, room = array("d"), Slot(page).words
     _go()
     jobs = store.claim_group(f"bench:{role}:fairness", {}, now_text())
     until = time.monotonic() + seconds
     while time.monotonic() < until and jobs:
         began = time.perf_counter()
+        if (ends := room[slot.ROOM] - time.monotonic_ns()) > 0:
+            time.sleep(ends / 1e9)
         _, jobs = store.settle_group([(jobs[0], Completed())], [], {}, now_text())
         waits.append((time.perf_counter() - began) * 1e3)
     return waits
@@ -122,7 +181,10 @@ def _go() -> None:
 def main() -> None:
     """One of the contending processes."""
     database, role, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
-    waits = _produce(database, seconds) if role == "producer" else _work(database, role, seconds)
+    rules = Rules(*(kept == "y" for kept in sys.argv[4]))
+    waits = (
+        _produce(database, seconds) if role == "producer" else _work(database, role, seconds, rules, int(sys.argv[5]))
+    )
     with open(f"{database}.{role}", "wb") as file:
         file.write(waits.tobytes())
 
