@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from pool import Queue
+from pool import Queue, slot
+from pool.assignment import SLOT_FD
+from pool.slot import Slot
 from tests.conftest import Command
 from tests.support import Pool, eventually, lines, race, row, rows, settled, state_of, statuses, stranger, title_of
 
@@ -216,6 +218,26 @@ def test_a_stopped_idle_worker_keeps_no_job_waiting(number: int, pool: StartPool
         queue.enqueue("note", {"path": str(tmp_path / "ran")})
         eventually(lambda n=n: len(lines(tmp_path / "ran")) == n + 1)  # type: ignore[misc]
         assert time.monotonic() - began < 4, "it was found by the worker's own look, not woken"
+
+
+def test_saturated_workers_leave_strangers_room(pool: StartPool, queue: Queue, database: Path, tmp_path: Path) -> None:
+    running = pool(workers=1).ready()
+    fd = os.open(f"/proc/{running.workers()[1]}/fd/{SLOT_FD}", os.O_RDWR)
+    words = Slot(fd).words
+    assert words[slot.ROOM] == 0
+    # A worker that was told to leave room begins no write until then.
+    words[slot.ROOM] = until = time.monotonic_ns() + 1_000_000_000
+    queue.enqueue("note", {"path": str(tmp_path / "ran")})
+    eventually(lambda: lines(tmp_path / "ran"))
+    assert time.monotonic_ns() >= until
+    # Its supervisor tells it so when it sees a stranger's job beside workers that never rest.
+    queue.enqueue_many(("note", {"path": str(tmp_path / "many")}) for _ in range(20_000))
+    with stranger(database) as sql:
+        sql.execute(
+            "INSERT INTO jobs (type, payload) VALUES ('note', json_object('path', ?))", (str(tmp_path / "ran"),)
+        )
+    eventually(lambda: words[slot.ROOM] > until)
+    os.close(fd)
 
 
 def test_a_delayed_job_runs_when_it_is_due_and_not_before(
