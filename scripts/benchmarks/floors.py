@@ -59,8 +59,9 @@ def enqueue_many(count: int, chunk: int = 1000) -> float:
     return rate
 
 
-def work_off(count: int, processes: int, group: int) -> float:
-    """Jobs a second that so many processes complete, each completing and claiming the next in one transaction."""
+def work_off(count: int, processes: int, group: int, *, with_start: bool = False) -> float:
+    """Jobs a second that so many processes complete, each completing and claiming the next in one transaction; from
+    the moment when all are ready, or with the start of the processes."""
     with place() as where:
         connection = _connect(where.database, make=True)
         connection.execute("BEGIN IMMEDIATE")
@@ -68,11 +69,12 @@ def work_off(count: int, processes: int, group: int) -> float:
         connection.execute("COMMIT")
         command = [sys.executable, "-m", "benchmarks.floors", where.database, str(group)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        launched = time.monotonic_ns()
         started = [subprocess.Popen(command, cwd=SCRIPTS, text=True, **pipes) for _ in range(processes)]  # type: ignore[call-overload]
         try:
             for each in started:
                 each.stdout.readline()
-            began = time.monotonic_ns()
+            began = launched if with_start else time.monotonic_ns()
             for each in started:
                 each.stdin.write("go\n")
                 each.stdin.flush()

@@ -28,6 +28,8 @@ def run(section: Section, options: Options) -> None:
             "bare": lambda: floors.work_off(single, 2, 1),
             "grouped": lambda: started(grouped, "noop-grouped"),
             "bare grouped": lambda: floors.work_off(grouped, 2, 32),
+            "bare with start": lambda: floors.work_off(20_000, 2, 1, with_start=True),
+            "bare grouped with start": lambda: floors.work_off(20_000, 2, 32, with_start=True),
             "bare alone": lambda: floors.work_off(single, 1, 1),
             "bare grouped alone": lambda: floors.work_off(grouped, 1, 32),
         },
@@ -40,6 +42,14 @@ def run(section: Section, options: Options) -> None:
     section.add("bare sqlite3, groups of 32, two processes", found["bare grouped"], "/s")
     name = "started pool, grouped : bare in groups, two processes"
     section.ratio(name, found["grouped"], found["bare grouped"], at_least=0.85)
+    for kind, ours, bare, share in (
+        ("", "started", "bare with start", 0.5),
+        (", groups of 32", "grouped", "bare grouped with start", 0.85),
+    ):
+        section.add(f"bare sqlite3{kind}, two processes and their start, 20,000 jobs", found[bare], "/s")
+        section.ratio(
+            f"started pool{kind} : bare, two processes and their start", found[ours], found[bare], at_least=share
+        )
     section.add("bare sqlite3, one process alone", found["bare alone"], "/s")
     section.add("bare sqlite3, groups of 32, one process alone", found["bare grouped alone"], "/s")
 
