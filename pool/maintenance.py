@@ -5,7 +5,7 @@ Each is a guarded UPDATE, so several pools may do them at once, and none needs a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pool import process
@@ -67,24 +67,32 @@ class Adopted(NamedTuple):
     tokens: list[str]
 
 
-def adopt(store: Store, now: str, own_pool: int | None) -> Adopted:
+def adopt(
+    store: Store, now: str, own_pool: int | None, end_strays: Callable[[list[str]], None] = lambda tokens: None
+) -> Adopted:
     """Return the jobs of workers that are provably dead on this kernel, at once, and forget their pools.
+
+    ``end_strays`` is called first, with the tokens of those workers: what their jobs left running must not meet the
+    next run.
 
     The dead workers of a living pool, such as ``own_pool``, are left to its supervisor: only that one knows how they
     ended, and has to charge the job for it.
     """
     ended: list[Reaped] = []
-    tokens: list[str] = []
     pools = store.rows("pools")
     dead_pools = {row["id"] for row in pools if process.is_provably_dead(process.of_row(row))} - {own_pool}
     living_pools = {row["id"] for row in pools} - dead_pools | {own_pool}
-    for row in store.rows("workers"):
-        if row["pool_id"] in living_pools or not process.is_provably_dead(process.of_row(row)):
-            continue
+    dead = [
+        row
+        for row in store.rows("workers")
+        if row["pool_id"] not in living_pools and process.is_provably_dead(process.of_row(row))
+    ]
+    if tokens := [str(row["identity"]).rpartition(":")[2] for row in dead]:
+        end_strays(tokens)
+    for row in dead:
         for job in store.held_by(row["identity"]):
             ended += _hand_back(store, job, now)
         store.change("forget_worker", identity=row["identity"])
-        tokens.append(row["identity"].rpartition(":")[2])
     for pool in dead_pools:
         store.change("forget_pool", pool=pool)
     return Adopted(ended, tokens)

@@ -310,7 +310,9 @@ class Chaos:
         if stuck:
             breach(f"{len(stuck)} jobs are stuck, such as {stuck[:3]}")
         if overlaps:
-            breach(f"{len(overlaps)} times a job ran twice at once, such as {overlaps[:3]}")
+            log = (self.notes / "pool.log").read_text(errors="replace").splitlines()
+            held = [line for line in log if "is held by" in line]
+            breach(f"{len(overlaps)} times a job ran twice at once, such as {overlaps[:3]}: {held[:3]}")
         if unexplained := [row for row in dead if not row[2] or row[0] not in explained]:
             breach(f"{len(unexplained)} dead jobs without a reason, such as {unexplained[:3]}")
         if unrun := [row for row in rows.values() if row[1] == "done" and row[4] == "chaos" and row[0] not in ended]:

@@ -1,5 +1,6 @@
 """The jobs of the chaos script: each proves that it runs alone, and some misbehave in every known way."""
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -18,6 +19,17 @@ def note(word: str, job_id: int, attempt: int) -> None:
     os.write(_log, f"{word} {job_id} {attempt} {os.getpid()} {time.monotonic():.6f}\n".encode())
 
 
+def note_holders(path: str) -> None:
+    """Who has a job's file open: the evidence of an overlap, for the run's log."""
+    for process in os.listdir("/proc"):
+        with contextlib.suppress(OSError, ValueError):
+            if int(process) != os.getpid() and any(
+                os.readlink(f"/proc/{process}/fd/{fd}") == path for fd in os.listdir(f"/proc/{process}/fd")
+            ):
+                with open(f"/proc/{process}/stat") as stat, open(f"/proc/{process}/cmdline") as line:
+                    print(f"{path} is held by {stat.read()[:80]} {line.read()[:200]!r}", file=sys.stderr, flush=True)
+
+
 @handler("chaos", timeout=0.8, max_attempts=50, max_crashes=1_000_000)
 def chaos(kind: str, milliseconds: float, *, ctx: Context) -> dict[str, int]:
     """Hold a lock on a file of the job's own while running: a second live run of the job would find it taken."""
@@ -26,6 +38,7 @@ def chaos(kind: str, milliseconds: float, *, ctx: Context) -> dict[str, int]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         note("OVERLAP", ctx.job_id, ctx.attempt)
+        note_holders(f"{NOTES}/locks/{ctx.job_id}")
     note("start", ctx.job_id, ctx.attempt)
     try:
         _behave(kind, ctx)

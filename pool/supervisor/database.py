@@ -111,10 +111,12 @@ class Database(threading.Thread):
         """Return the jobs of provably dead pools; called before the thread starts and the first worker is spawned."""
         self._sweeps.adopt()
 
-    def settle_death(self, death: Death, then: Callable[[list[Reaped]], None]) -> None:
-        """Return what a dead worker held; ``then`` is called in the loop's thread with what became of it."""
+    def settle_death(self, death: Death, await_end: Callable[[], None], then: Callable[[list[Reaped]], None]) -> None:
+        """Return what a dead worker held, after ``await_end``, which may take a moment; ``then`` is called in the
+        loop's thread with what became of it."""
 
         def request(store: Store) -> None:
+            await_end()
             ended = maintenance.settle_death(store, death)
             self._post(functools.partial(then, ended))
             self._look()

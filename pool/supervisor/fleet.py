@@ -7,6 +7,7 @@ import functools
 import os
 import random
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from pool import cpus, process, registry, slot
@@ -20,7 +21,7 @@ from pool.supervisor.bounds import PING_SECONDS, Overdue, RestartBudget, next_de
 from pool.supervisor.child import Child, Exit
 from pool.supervisor.death import death_of
 from pool.supervisor.loop import Loop
-from pool.supervisor.strays import end_strays
+from pool.supervisor.strays import Stray, await_end, end_strays
 from pool.supervisor.tally import Tally
 from pool.supervisor.usage import oom_kills, usage_of_tree
 
@@ -40,7 +41,7 @@ class Owner(Protocol):
     """What the fleet tells the pool it belongs to."""
 
     def worker_ready(self) -> None: ...
-    def worker_died(self, death: Death) -> None: ...
+    def worker_died(self, death: Death, await_end: Callable[[], None]) -> None: ...
     def boot_failed(self, exit: Exit, output: str) -> None: ...
 
 
@@ -188,14 +189,15 @@ class Fleet:
         for child in self.children.values():
             child.forgive(gap)
 
-    def end_strays(self, besides: Child | None = None) -> None:
+    def end_strays(self, besides: Child | None = None) -> list[Stray]:
         """Kill what jobs of ended workers left behind; those of ``besides``, which has just ended, too."""
         left = [child for child in self.children.values() if child is not besides]
         living = {child.pid for child in left}
         tokens = {child.identity.rpartition(":")[2] for child in left}
         if ended := end_strays(living, living, tokens):
-            facts = {"pids": ",".join(map(str, ended)), "detail": "processes that a job left behind"}
+            facts = {"pids": ",".join(str(each.pid) for each in ended), "detail": "processes that a job left behind"}
             self._emit(Event("strays ended", WARNING, facts))
+        return ended
 
     def reap_strangers(self) -> None:
         """Reap orphans that became our children; workers are reaped in ``_on_exit`` alone, for their exit status."""
@@ -339,9 +341,9 @@ class Fleet:
         kills = oom_kills()
         death = death_of(child, exit, out_of_memory=kills > self._oom_kills)
         # Strays first: once the worker is off the record, nobody could tell whose they are, should we be killed here.
-        self.end_strays(besides=child)
+        strays = self.end_strays(besides=child)
         # Before it leaves the fleet: at no moment is its job held by nobody that the database thread knows of.
-        self._owner.worker_died(death)
+        self._owner.worker_died(death, functools.partial(await_end, strays, child.pid))
         del self.children[child.pid]
         from_outside = exit.signal == "SIGKILL" and child.ladder is None and kills == self._oom_kills
         self._oom_kills = kills

@@ -1,16 +1,30 @@
-"""Processes that jobs started and left behind: whose they are, and their end."""
+"""Processes that jobs started and left behind: whose they are, and their end.
+
+A job runs again only when they are gone: what its former run started may still write to the same files.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Collection
+from typing import NamedTuple
 
 from pool import process
 
 #: In a worker's environment and so in its children's: tells whose stray a process is.
 MARK = "JOBPOOL_WORKER"
+#: Seconds that jobs wait for what was killed to be gone; in an uninterruptible call of the kernel that may be never.
+GONE_SECONDS = 1.0
+
+
+class Stray(NamedTuple):
+    """A process by its pid and its start, in clock ticks since boot, so that it cannot be mistaken for a later one."""
+
+    pid: int
+    start: int
 
 
 def children_of(pid: int) -> set[int]:
@@ -22,7 +36,7 @@ def children_of(pid: int) -> set[int]:
     return found
 
 
-def end_strays(known: Collection[int], living: Collection[int], tokens: Collection[str]) -> list[int]:
+def end_strays(known: Collection[int], living: Collection[int], tokens: Collection[str]) -> list[Stray]:
     """Kill what became our child when its own parent ended, except where a living worker's job may still use it.
 
     Args:
@@ -31,19 +45,20 @@ def end_strays(known: Collection[int], living: Collection[int], tokens: Collecti
         tokens: the living workers' tokens, which their jobs' processes carry in their environment.
 
     Returns:
-        The pids that were killed. They are reaped like any other child.
+        Those that were killed. They are reaped like any other child.
     """
     ended = []
     for pid in children_of(os.getpid()) - set(known):
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            if process.start_time(pid) is None or os.getsid(pid) in living or mark_of(pid) in tokens:
+            start = process.start_time(pid)
+            if start is None or os.getsid(pid) in living or mark_of(pid) in tokens:
                 continue  # a zombie, or a living worker's business
             os.kill(pid, signal.SIGKILL)  # our own child, not reaped: the pid cannot be another's
-            ended.append(pid)
+            ended.append(Stray(pid, start))
     return ended
 
 
-def end_marked(tokens: Collection[str]) -> list[int]:
+def end_marked(tokens: Collection[str]) -> list[Stray]:
     """Kill processes that jobs of dead workers left behind when their supervisor died too, and could not.
 
     The pidfd is opened before the mark is read, so what is killed is what was looked at.
@@ -53,12 +68,29 @@ def end_marked(tokens: Collection[str]) -> list[int]:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             pidfd = os.pidfd_open(pid)
             try:
-                if mark_of(pid) in tokens:
+                if mark_of(pid) in tokens and (start := process.start_time(pid)) is not None:
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-                    ended.append(pid)
+                    ended.append(Stray(pid, start))
             finally:
                 os.close(pidfd)
     return ended
+
+
+def await_end(strays: Collection[Stray], group: int = 0) -> None:
+    """Wait until those that were killed are gone, and the group of a worker that was, at most GONE_SECONDS."""
+    give_up = time.monotonic() + GONE_SECONDS
+    while time.monotonic() < give_up:
+        if not any(process.start_time(each.pid) == each.start for each in strays) and not (group and _exists(group)):
+            return
+        time.sleep(0.001)
+
+
+def _exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):  # none, or another user's by now
+        return False
+    return True
 
 
 def mark_of(pid: int) -> str:

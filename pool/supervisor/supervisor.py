@@ -249,10 +249,10 @@ class Supervisor:
         assert self._fleet is not None
         self._see_state(self._fleet, time.monotonic())
 
-    def worker_died(self, death: Death) -> None:
-        """Have its jobs settled."""
+    def worker_died(self, death: Death, await_end: Callable[[], None]) -> None:
+        """Have its jobs settled, once what they started has ended."""
         self._unsettled += 1
-        self._database.settle_death(death, self._on_settled)
+        self._database.settle_death(death, await_end, self._on_settled)
 
     def _on_settled(self, ended: list[Reaped]) -> None:
         self._unsettled -= 1

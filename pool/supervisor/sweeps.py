@@ -18,7 +18,7 @@ from pool.retention import Place
 from pool.settings import PoolSettings
 from pool.store import Store
 from pool.store.sqlite import wal_bytes
-from pool.supervisor.strays import end_marked
+from pool.supervisor.strays import await_end, end_marked
 
 CHECKPOINT_SECONDS = 0.1
 WATCH_SECONDS = 1.0
@@ -97,15 +97,21 @@ class Sweeps:
 
     def adopt(self) -> None:
         """Return the jobs of provably dead pools, and end what those jobs left running."""
-        adopted = maintenance.adopt(self._store, now_text(), self._pool_id)
+        adopted = maintenance.adopt(self._store, now_text(), self._pool_id, self._end_marked)
         # Once more the next time: a process in the middle of exec shows no environment, and so no mark.
-        tokens, self._tokens = adopted.tokens + self._tokens, adopted.tokens
-        for pid in end_marked(tokens):
-            self._emit(Event("stray ended", WARNING, {"pid": pid, "detail": "left behind by a job of a dead pool"}))
+        again, self._tokens = self._tokens, adopted.tokens
+        self._end_marked(again)
         for each in adopted.jobs:
             self._emit(Event("job adopted", INFO, {"job": each.job_id, "status": each.status, "detail": each.why}))
         if adopted.jobs:
             self._owner.look_again()
+
+    def _end_marked(self, tokens: list[str]) -> None:
+        strays = end_marked(tokens)
+        for each in strays:
+            facts = {"pid": each.pid, "detail": "left behind by a job of a dead pool"}
+            self._emit(Event("stray ended", WARNING, facts))
+        await_end(strays)
 
     def _reap(self) -> None:
         now = now_text()

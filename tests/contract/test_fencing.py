@@ -195,6 +195,16 @@ def test_the_jobs_of_a_dead_pool_are_adopted_with_the_attempt_given_back(
     assert rows(database, "SELECT * FROM workers") == rows(database, "SELECT * FROM pools") == []
 
 
+def test_what_a_dead_worker_s_job_started_is_ended_before_the_job_is_given_back(
+    store: Store, job: Job, database: Path
+) -> None:
+    register(store, 1, 1)
+    seen: list[tuple[list[str], str]] = []
+    maintenance.adopt(store, LATER, None, lambda tokens: seen.append((tokens, row(database)["status"])))
+    assert seen == [([job.worker.rpartition(":")[2]], "running")]
+    assert row(database)["status"] == "queued"
+
+
 def test_a_job_that_takes_its_pool_down_again_and_again_ends_dead(store: Store, database: Path) -> None:
     store.enqueue(NewJob("t", "{}", None, 0, NOW, 2, None, NOW))
     rounds = 0
