@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from pool.errors import DatabaseUnusable, UsageError
 from pool.store import SQL
-from pool.store.sqlite import schema_version
+from pool.store.sqlite import plain_connect, schema_version
 from pool.store.statements import load_migrations
 
 #: Told now and then how many bytes of how many are copied; once all are, the copy is verified.
@@ -65,7 +65,7 @@ def backup(database: str, dest: str, now: str, *, force: bool = False, progress:
         with _watched(partial.path, total, progress):
             copy(source, partial.path)
         source.execute("COMMIT")
-        with contextlib.closing(sqlite3.connect(partial.path, isolation_level=None)) as made:
+        with contextlib.closing(plain_connect(partial.path, isolation_level=None)) as made:
             verify(made, target)
             if count(made, target) != jobs:
                 raise DatabaseUnusable(f"{target}: the copy has other jobs than {database}; it was not kept, try again")
@@ -82,7 +82,7 @@ def size_of(connection: sqlite3.Connection) -> int:
 
 def copy(source: sqlite3.Connection, path: str) -> None:
     """Copy a whole database into an empty file, as one that needs no -wal beside it."""
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as made:
+    with contextlib.closing(plain_connect(path, isolation_level=None)) as made:
         # Nothing to roll back to, and it is synced before it gets its name.
         made.execute("PRAGMA journal_mode = OFF")
         made.execute("PRAGMA synchronous = OFF")
@@ -126,7 +126,7 @@ def open_existing(path: str) -> Iterator[sqlite3.Connection]:
     if not os.path.isfile(path):
         raise DatabaseUnusable(f"{path}: no such database; name another with --db or POOL_DB")
     try:
-        connection = sqlite3.connect(uri(path, "mode=rw"), uri=True, isolation_level=None, timeout=30)
+        connection = plain_connect(uri(path, "mode=rw"), uri=True, isolation_level=None, timeout=30)
     except sqlite3.Error as error:
         raise DatabaseUnusable(f"{path} cannot be opened: {error}") from error
     with contextlib.closing(connection):

@@ -108,12 +108,14 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The handler raised. ``delay``: seconds until the retry, None for the default; ``permanent``: dead at once."""
+    """The handler raised. ``delay``: seconds until the retry, None for the default; ``permanent``: dead at once;
+    ``raised``: the exception's class with its module, empty when it was not the handler that failed."""
 
     error: str
     traceback: str = ""
     delay: float | None = None
     permanent: bool = False
+    raised: str = ""
     output: str = ""
     started_at: str | None = None
 

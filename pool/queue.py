@@ -10,9 +10,10 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Self
 
-from pool import doorbell, jsontext, process
+from pool import doorbell, hooks, jsontext, process
 from pool.clock import duration, now_text
 from pool.errors import UsageError
 from pool.job import Completed, Enqueued, Failed, Job, NewJob
@@ -135,13 +136,24 @@ class Queue:
             sqlite3.OperationalError: another process held the database for longer than ``busy_seconds``.
         """
         job = new_job(type, payload, key, priority, delay, run_at, max_attempts, timeout)
+        if hooks.tracer is not None:
+            return hooks.tracer.enqueue(job.type, partial(self._put, job, durable, connection))
+        return self._put(job, durable, connection)
+
+    def _put(
+        self,
+        job: NewJob,
+        durable: Durability | None,
+        connection: sqlite3.Connection | None,
+        trace_context: str | None = None,
+    ) -> Enqueued:
         if connection is not None:
             if durable is not None:
                 raise UsageError("durable is your connection's own when you pass one: set PRAGMA synchronous on it")
-            return enqueue_on(connection, job)
+            return enqueue_on(connection, job, trace_context)
         full = (self._durable if durable is None else _checked_durability(durable)) == "full"
         with self._lock:
-            done = self._opened().enqueue(job, full=full)
+            done = self._opened().enqueue(job, full=full, trace_context=trace_context)
             if job.run_at <= job.created_at:
                 self._doorbell.ring()
             self._tend(1)
@@ -155,11 +167,16 @@ class Queue:
         """
         if chunk < 1:
             raise UsageError(f"chunk takes a whole number from 1, not {chunk!r}")
-        created = 0
         rows = (from_item(job) for job in jobs)
+        if hooks.tracer is not None:
+            return hooks.tracer.enqueue_many(rows, partial(self._put_many, chunk))
+        return self._put_many(chunk, rows)
+
+    def _put_many(self, chunk: int, rows: Iterator[NewJob], trace_context: str | None = None) -> int:
+        created = 0
         for part in _chunks(rows, chunk):
             with self._lock:
-                created += self._opened().enqueue_many(part)
+                created += self._opened().enqueue_many(part, trace_context)
                 self._doorbell.ring()
                 self._tend(TEND_EVERY)
         return created

@@ -15,7 +15,7 @@ from pool.clock import parse_utc
 from pool.errors import DatabaseUnusable, UsageError
 from pool.job import AttemptOutcome
 from pool.store import SQL, Row
-from pool.store.sqlite import connect
+from pool.store.sqlite import connect, plain_connect
 from pool.store.turn import Write
 
 #: A pool that this kernel cannot see, in another container or on another host, counts as alive for so many seconds
@@ -93,7 +93,7 @@ def open_to_read(path: str) -> Iterator[sqlite3.Connection]:
     beside = (os.path.realpath(path) + suffix for suffix in ("-wal", "-journal"))
     options = "mode=ro" if any(map(os.path.exists, beside)) else "mode=ro&immutable=1"
     try:
-        connection = sqlite3.connect(uri(path, options), uri=True, isolation_level=None, timeout=30)
+        connection = plain_connect(uri(path, options), uri=True, isolation_level=None, timeout=30)
         with contextlib.closing(connection):
             connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
             yield connection
@@ -176,7 +176,7 @@ def _alone(database: str) -> Iterator[None]:
 
     A log left behind would be played into the new file. Where the old one is too damaged for that, it is set aside
     together with its log."""
-    connection = sqlite3.connect(uri(database, "mode=rw"), uri=True, isolation_level=None, timeout=2)
+    connection = plain_connect(uri(database, "mode=rw"), uri=True, isolation_level=None, timeout=2)
     with contextlib.closing(connection):
         try:
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")

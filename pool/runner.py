@@ -36,13 +36,13 @@ def run(job: Job, handlers: Handlers, monitor: Monitor) -> Outcome:
     except Snooze as snooze:
         return Snoozed(snooze.delay)
     except Discard as discard:
-        return Failed(clip(message_of(discard), ERROR_LIMIT), permanent=True)
+        return Failed(clip(message_of(discard), ERROR_LIMIT), permanent=True, raised=class_of(discard))
     except Retry as retry:
-        return Failed(clip(message_of(retry), ERROR_LIMIT), delay=retry.delay)
+        return Failed(clip(message_of(retry), ERROR_LIMIT), delay=retry.delay, raised=class_of(retry))
     except PayloadError as error:
         return Failed(f"the handler returned what JSON cannot hold: {error}"[:ERROR_LIMIT])
     except BaseException as error:  # a handler may raise anything; the worker lives on
-        return Failed(describe(error), traceback=_traceback_of(error))
+        return Failed(describe(error), traceback=_traceback_of(error), raised=class_of(error))
 
 
 _COMPLETED = Completed()
@@ -75,6 +75,12 @@ def clip(text: str, limit: int) -> str:
         return text
     head, tail = limit // 3, limit - limit // 3
     return f"{text[:head]}\n… {len(text) - limit} characters left out …\n{text[-tail:]}"
+
+
+def class_of(error: BaseException) -> str:
+    """The exception's class with its module, which Python's own go without."""
+    module, name = type(error).__module__, type(error).__qualname__
+    return storable(name if module == "builtins" else f"{module}.{name}")
 
 
 def _traceback_of(error: BaseException) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-from pool import cpus
+from pool import cpus, instrumentation
 from pool.errors import UsageError
 from pool.policy import Policy
 
@@ -38,6 +38,7 @@ class PoolSettings:
         pin: give each worker a processor of its own.
         threads: what OMP_NUM_THREADS and its kin are set to in workers; 0 divides the processors among them,
             -1 leaves them alone.
+        traces: have the workers instrumented as by ``opentelemetry-instrument``.
     """
 
     database: str
@@ -61,6 +62,7 @@ class PoolSettings:
     nice: int = 0
     pin: bool = False
     threads: int = 0
+    traces: bool = False
 
     def checked(self) -> PoolSettings:
         """The same with defaults filled in. Raises UsageError that lists every fault at once."""
@@ -88,6 +90,11 @@ class PoolSettings:
             (0 < self.hard_memory <= self.soft_memory, "--hard-memory has to be above --soft-memory"),
             (not -20 <= self.nice <= 19, f"--nice takes -20 to 19, not {self.nice}"),
             (not 0 < self.backlog_age < forever, f"--backlog-age takes seconds above 0, not {self.backlog_age}"),
+            (
+                self.traces and not instrumentation.is_installed(),
+                "--traces needs OpenTelemetry: pip install 'jobpool[traces]' opentelemetry-distro "
+                "opentelemetry-exporter-otlp",
+            ),
             (self.threads < -1, f"--threads takes a whole number, not {self.threads}"),
         ]
 

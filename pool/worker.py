@@ -11,11 +11,12 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 import setproctitle
 
-from pool import process, slot
+from pool import hooks, process, slot
 from pool.assignment import DOORBELL_FD, NOTIFY_FD, OUTPUT_FD, WAKE_FD, Assignment, read_output
 from pool.clock import now_text, parse_utc, utc_text
 from pool.job import DEFAULT_MAX_CRASHES, Cancelled, Completed, Failed, Job, Outcome
@@ -57,6 +58,9 @@ class Worker:
         self._store = store
         self._handlers = handlers
         self._groups = {each.type: each.group for each in handlers.values() if each.group > 1}
+        self._run: Callable[[Job], Outcome] = self._run_untraced
+        if hooks.tracer is not None:
+            self._run = partial(self._run_traced, hooks.tracer)
         self._draining = False
         self._unsure = False
         self._jobs_left = assignment.max_jobs or float("inf")
@@ -171,7 +175,14 @@ class Worker:
                 ended.append((job, self._run(job)))
         return ended
 
-    def _run(self, job: Job) -> Outcome:
+    def _run_traced(self, tracer: hooks.Tracer, job: Job) -> Outcome:
+        try:
+            trace_context = self._store.value("trace_context", id=job.id)
+        except sqlite3.Error:
+            trace_context = None  # bytes that are no text, or an ailing disk: no reason not to run a job
+        return tracer.process(job, trace_context, waited(job.run_at, 0) / 1e6, self._run_untraced)
+
+    def _run_untraced(self, job: Job) -> Outcome:
         words = self._words
         try:
             tally, started, suspect = self._begin(job)

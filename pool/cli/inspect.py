@@ -15,6 +15,7 @@ from pool.errors import UsageError
 from pool.selection import Cursor, Selection, page, reading
 from pool.status import status as gather
 from pool.store import Store
+from pool.tracecontext import trace_id
 
 
 @group.command("status")
@@ -78,7 +79,8 @@ def show(database: str, as_json: bool, job_id: int) -> None:
     store.close()
     if not rows:
         raise UsageError(f"there is no job {job_id} in {database}")
+    found = {**rows[0], "trace_id": trace_id(rows[0]["trace_context"])}
     if as_json:
-        say_json({**rows[0], "failed_attempts": attempts})
+        say_json({**found, "failed_attempts": attempts})
     else:
-        render.job(rows[0], attempts, time.time())
+        render.job(found, attempts, time.time())

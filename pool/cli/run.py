@@ -50,6 +50,7 @@ from pool.supervisor import Supervisor
     metavar="N",
     help="Threads of numeric libraries (OMP_NUM_THREADS ...); -1: as it is.  [default: processors / workers]",
 )
+@click.option("--traces", is_flag=True, help="Workers send OpenTelemetry traces, configured by OTEL_... variables.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def run(database: str, workers: int | None, log_format: str, **options: Any) -> int:
     """Work off the queue in the foreground.

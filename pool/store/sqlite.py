@@ -20,6 +20,10 @@ PAGE_SIZE = 1024
 DEFAULT_BUSY_SECONDS = 30.0
 WAL_KEPT_BYTES = 32 << 20
 
+#: What sqlite3.connect calls. An instrumentation of sqlite3 replaces that function by one that returns proxies: they
+#: trace single statements, and ``Connection.backup`` does not take them.
+plain_connect = sqlite3.Connection
+
 
 def connect(path: str, *, busy_seconds: float = DEFAULT_BUSY_SECONDS, create: bool = True) -> sqlite3.Connection:
     """A connection with the rules of docs/architecture.md set, on a database whose schema is up to date.
@@ -40,7 +44,7 @@ def connect(path: str, *, busy_seconds: float = DEFAULT_BUSY_SECONDS, create: bo
         raise DatabaseUnusable(f"{path}: no such database; name another with --db or POOL_DB")
     try:
         # check_same_thread=False: Queue guards its connection with a lock, the supervisor gives one to a thread.
-        connection = sqlite3.connect(
+        connection = plain_connect(
             # Absolute: a name such as file:x.db could be taken for a URI.
             path if path == ":memory:" else os.path.abspath(path),
             timeout=busy_seconds,

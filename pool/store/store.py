@@ -91,22 +91,25 @@ class Store:
 
     # enqueue
 
-    def enqueue(self, job: NewJob, *, full: bool = False) -> Enqueued:
+    def enqueue(self, job: NewJob, *, full: bool = False, trace_context: str | None = None) -> Enqueued:
         """Store a job, or find the one that has its key. ``full`` waits until the disk has it (fsync)."""
         if full:
             self._execute("PRAGMA synchronous = FULL")
         try:
             with self._alone:
-                return enqueue_on(self.connection, job)
+                return enqueue_on(self.connection, job, trace_context)
         finally:
             if full:
                 self._execute("PRAGMA synchronous = NORMAL")
 
-    def enqueue_many(self, jobs: list[NewJob]) -> int:
+    def enqueue_many(self, jobs: list[NewJob], trace_context: str | None = None) -> int:
         """Store many in one transaction; how many were new."""
         with self._write:
             before = self.connection.total_changes
-            self.connection.executemany(SQL["enqueue"], jobs)
+            if trace_context is None:
+                self.connection.executemany(SQL["enqueue"], jobs)
+            else:
+                self.connection.executemany(SQL["enqueue_traced"], ((*job, trace_context) for job in jobs))
             return self.connection.total_changes - before
 
     # claim, run, settle
@@ -373,13 +376,14 @@ _CLAIM = SQL["claim"]
 _COMPLETE = SQL["complete"]
 
 
-def enqueue_on(connection: sqlite3.Connection, job: NewJob) -> Enqueued:
+def enqueue_on(connection: sqlite3.Connection, job: NewJob, trace_context: str | None = None) -> Enqueued:
     """Store a job within whatever transaction the connection is in."""
     cursor = connection.cursor()
     cursor.row_factory = None  # the caller's connection may make dictionaries of rows
+    statement, row = (SQL["enqueue"], job) if trace_context is None else (SQL["enqueue_traced"], (*job, trace_context))
     while True:
         # The id from lastrowid, not RETURNING, which costs half as much again.
-        if cursor.execute(SQL["enqueue"], job).rowcount and (created := cursor.lastrowid):
+        if cursor.execute(statement, row).rowcount and (created := cursor.lastrowid):
             return Enqueued(created, True)
         rows = cursor.execute(SQL["id_of_key"], {"key": job.key}).fetchall()
         if rows:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from pool import cpus, process, registry, slot
+from pool import cpus, instrumentation, process, registry, slot
 from pool.assignment import Assignment
 from pool.events import ERROR, INFO, WARNING, Emit, Event
 from pool.job import AttemptOutcome
@@ -404,6 +404,8 @@ def _environment(settings: PoolSettings) -> dict[str, str]:
         threads = settings.threads or max(1, len(os.sched_getaffinity(0)) // settings.workers)
         for name in THREAD_VARIABLES:
             environment.setdefault(name, str(threads))
+    if settings.traces or instrumentation.is_on():
+        instrumentation.switch_on(environment)
     return environment
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from pool.clock import parse_utc, utc_text
+from pool.tracecontext import trace_id
 
 #: Characters of one text on a page; the middle of a longer one is left out.
 LONGEST = 100_000
@@ -168,4 +169,5 @@ FILTERS = {
     "stamp": stamp,
     "brief": brief,
     "clock": clock,
+    "trace_id": trace_id,
 }

@@ -20,7 +20,7 @@ def imported(statement: str) -> set[str]:
 def test_importing_pool_imports_neither_the_command_line_nor_what_only_it_needs(statement: str) -> None:
     found = imported(statement)
     tops = {name.partition(".")[0] for name in found}
-    assert not tops & {"click", "rich", "psutil", "PIL", "asyncio", "multiprocessing", "concurrent"}
+    assert not tops & {"click", "rich", "psutil", "PIL", "asyncio", "multiprocessing", "concurrent", "opentelemetry"}
     assert not {name for name in found if name.startswith(("pool.cli", "pool.supervisor"))}
 
 

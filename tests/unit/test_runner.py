@@ -96,9 +96,9 @@ def test_a_payload_that_is_not_json_fails_with_that_reason(payload: str) -> None
 
 
 def test_retry_discard_and_snooze_steer_the_end() -> None:
-    assert run_one(raising(Retry(5, "later"))) == Failed("later", delay=5.0)
-    assert run_one(raising(Retry())) == Failed("retry asked for", delay=None)
-    assert run_one(raising(Discard("never"))) == Failed("never", permanent=True)
+    assert run_one(raising(Retry(5, "later"))) == Failed("later", delay=5.0, raised="pool.declare.Retry")
+    assert run_one(raising(Retry())) == Failed("retry asked for", raised="pool.declare.Retry")
+    assert run_one(raising(Discard("never"))) == Failed("never", permanent=True, raised="pool.declare.Discard")
     assert run_one(raising(Snooze(60))) == Snoozed(60.0)
     assert run_one(raising(Snooze(float("inf")))) == Snoozed(Snooze(float("inf")).delay)
 

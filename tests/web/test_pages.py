@@ -181,3 +181,13 @@ def test_ages_are_counted_from_now(client: MakeClient, store: Store) -> None:
         store.connection.execute("INSERT INTO jobs (type, payload, run_at) VALUES ('t', '{}', ?)", (at,))
     text = client().get("/").text
     assert "3 h" in text
+
+
+def test_a_job_s_page_shows_the_trace_it_belongs_to(client: MakeClient, store: Store) -> None:
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    with stranger(store.path) as sql:
+        for context in (f"00-{trace}-00f067aa0ba902b7-01", "garbage", b"\xff"):
+            sql.execute("INSERT INTO jobs (type, payload, trace_context) VALUES ('t', '{}', ?)", (context,))
+    pages = [client().get(f"/jobs/{number}").text for number in (1, 2, 3)]
+    assert f"<dt>Trace</dt><dd>{trace}</dd>" in pages[0]
+    assert not any("Trace</dt>" in page for page in pages[1:])

@@ -8,6 +8,13 @@ INSERT INTO jobs (type, payload, idempotency_key, priority, run_at, max_attempts
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8)
 ON CONFLICT (idempotency_key) DO NOTHING;
 
+-- name: enqueue_traced
+-- A new job with its trace context. Apart, as one value more costs half a microsecond: a twentieth of a job in a batch.
+INSERT INTO jobs (type, payload, idempotency_key, priority, run_at, max_attempts, timeout_seconds, created_at, updated_at,
+                  trace_context)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9)
+ON CONFLICT (idempotency_key) DO NOTHING;
+
 -- name: id_of_key
 -- The job that holds a key.
 SELECT id FROM jobs WHERE idempotency_key = :key;
@@ -52,6 +59,10 @@ WHERE id = ?3 AND status = 'queued';
 -- The same for a group, its ids as a JSON array.
 UPDATE jobs SET status = 'running', locked_by = ?1, locked_at = ?2, attempts = attempts + 1, updated_at = ?2
 WHERE id IN (SELECT value FROM json_each(?3)) AND status = 'queued';
+
+-- name: trace_context
+-- Read only by a worker that traces, so that a claim costs nobody more.
+SELECT trace_context FROM jobs WHERE id = :id;
 
 -- name: release
 -- running -> queued: claimed in a group and never begun.
@@ -127,7 +138,7 @@ RETURNING id;
 INSERT INTO jobs_archive
 SELECT id, type, payload, status, attempts, max_attempts, run_at, locked_by, locked_at, last_error, idempotency_key,
        created_at, updated_at, priority, timeout_seconds, crashes, interruptions, result,
-       cancel_requested_at, cancel_requested_by, :now, :by, :reason
+       cancel_requested_at, cancel_requested_by, :now, :by, :reason, trace_context
 FROM jobs WHERE id = :id AND status <> 'running'
 RETURNING id;
 
@@ -138,8 +149,9 @@ DELETE FROM jobs WHERE id = :id AND status <> 'running';
 -- name: unarchive_copy
 -- A job back from the archive: queued, due now, with all its tries and without a cancel.
 INSERT INTO jobs (id, type, payload, max_attempts, run_at, last_error, idempotency_key, created_at, updated_at,
-                  priority, timeout_seconds)
-SELECT id, type, payload, max_attempts, :now, last_error, idempotency_key, created_at, :now, priority, timeout_seconds
+                  priority, timeout_seconds, trace_context)
+SELECT id, type, payload, max_attempts, :now, last_error, idempotency_key, created_at, :now, priority, timeout_seconds,
+       trace_context
 FROM jobs_archive WHERE id = :id
 RETURNING id;
 
@@ -162,7 +174,7 @@ RETURNING id;
 INSERT INTO jobs_archive
 SELECT id, type, payload, status, attempts, max_attempts, run_at, NULL, NULL, :error, idempotency_key,
        created_at, :now, priority, timeout_seconds, crashes, interruptions, result,
-       cancel_requested_at, cancel_requested_by, :now, cancel_requested_by, 'cancelled'
+       cancel_requested_at, cancel_requested_by, :now, cancel_requested_by, 'cancelled', trace_context
 FROM jobs
 WHERE id = :id AND status = 'running' AND locked_by IS :worker AND attempts = :attempts AND cancel_requested_at IS NOT NULL
 RETURNING id;
