@@ -21,15 +21,19 @@ PROGRESS_DONE, PROGRESS_TOTAL = 14, 15  # thousandths
 MAX_CRASHES = 16
 LATENCY = 20  # 40 buckets: writes whose nanoseconds have that many bits
 LATENCY_BUCKETS = 40
+LATENCY_SUM = LATENCY + LATENCY_BUCKETS  # nanoseconds of them all
 # The supervisor's words.
 ORDERS, PING, CANCEL, CONDEMNED = 64, 65, 66, 67
 # From here on a tally for each job type, in words: its name, how long its runs and its waits took (counts by the bits
-# of their microseconds), and how its attempts ended. The last one takes the types for which there is no room.
+# of their microseconds), how its attempts ended, and the microseconds of all runs and of all waits. The last one
+# takes the types for which there is no room.
 _TALLIES, _TALLY_SIZE, _TALLY_COUNT = 512, 128, 24
 _NAME_BYTES = 128
-RUN, WAIT, TALLY_DONE, TALLY_FAILED = 16, 57, 98, 99
+RUN, WAIT, TALLY_DONE, TALLY_FAILED, RUN_SUM, WAIT_SUM = 16, 57, 98, 99, 100, 101
 DURATION_BUCKETS = 41
 LONGEST = 2**40 - 1
+#: Sums start again from 0 above this, the most a word holds: eight million jobs that were due in 1970 get there.
+LARGEST_SUM = 2**63 - 1
 OTHERS = "(others)"
 
 #: Bits of ORDERS.
@@ -111,7 +115,7 @@ class Slot:
             word = _TALLIES + place * _TALLY_SIZE
             if not (name := self._name(word)):
                 break
-            found[name] = self.words[word + RUN : word + TALLY_FAILED + 1].tolist()
+            found[name] = self.words[word + RUN : word + WAIT_SUM + 1].tolist()
         return found
 
     def settled(self) -> tuple[int, int]:
@@ -125,6 +129,10 @@ class Slot:
     def latencies(self) -> list[int]:
         """How many writes took so many bits of nanoseconds, since the worker began."""
         return self.words[LATENCY : LATENCY + LATENCY_BUCKETS].tolist()
+
+    def latency_sum(self) -> int:
+        """How many nanoseconds all of them took."""
+        return self.words[LATENCY_SUM]
 
     def close(self) -> None:
         """Unmap the page."""
