@@ -27,7 +27,7 @@ TYPES = 200
 
 def overview(site: Site, request: Request) -> Response:
     """Is all well, and if not, where."""
-    look = site.looks.get()
+    look = site.looks.get(exact=False)
     day = request.query_params.get("span") == "day"
     chart = charts.throughput(look.minutes, look.at, *((96, 15) if day else (60, 1)))
     return site.page(
@@ -79,7 +79,9 @@ def job(site: Site, request: Request) -> Response:
         attempts = store.rows("job_attempts", id=job_id)
     worker = None
     if row["status"] == "running":
-        worker = next((_worker(each) for each in site.looks.get().workers if each.get("job") == job_id), None)
+        worker = next(
+            (_worker(each) for each in site.looks.get(exact=False).workers if each.get("job") == job_id), None
+        )
     return site.page(
         request,
         "job.html",
@@ -226,7 +228,8 @@ def _alarm(look: Look) -> list[str]:
     found = []
     alive = [each for each in look.status["pools"] if each["alive"]]
     if not alive and look.status["queue_depth"]:
-        found.append(f"No pool is running and {look.status['queue_depth']:,} jobs are due. Start one with: pool run")
+        due = f"{look.signs.get('queue_depth', '')}{look.status['queue_depth']:,}"
+        found.append(f"No pool is running and {due} jobs are due. Start one with: pool run")
     elif not alive:
         found.append("No pool is running. Start one with: pool run")
     found += [

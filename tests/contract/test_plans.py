@@ -24,6 +24,8 @@ ALLOWED = {
     ("count_all", "jobs USING COVERING INDEX *"): "a count of all rows; only people and metrics ask",
     ("count_queued", "jobs USING * jobs_*"): "a count of the queued ones alone",
     ("count_dead", "jobs USING * jobs_dead"): "a count of the dead ones alone",
+    ("count_queued_to", "jobs USING * jobs_*"): "the same, and LIMIT",
+    ("count_dead_to", "jobs USING * jobs_dead"): "the same, and LIMIT",
 }
 #: This index holds running jobs alone: as many as there are workers.
 SMALL = "jobs_running"

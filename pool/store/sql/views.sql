@@ -12,6 +12,13 @@ SELECT count(*) FROM jobs WHERE status = 'running';
 -- name: count_dead
 SELECT count(*) FROM jobs WHERE status = 'dead';
 
+-- name: count_queued_to
+-- The same, counted no further than :most.
+SELECT count(*) FROM (SELECT 1 FROM jobs WHERE status = 'queued' LIMIT :most);
+
+-- name: count_dead_to
+SELECT count(*) FROM (SELECT 1 FROM jobs WHERE status = 'dead' LIMIT :most);
+
 -- name: count_all
 SELECT count(*) FROM jobs;
 
