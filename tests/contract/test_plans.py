@@ -14,6 +14,8 @@ from pool.store import SQL, Store
 ALLOWED = {
     ("claim", "jobs USING INDEX jobs_claim"): "LIMIT 1 in the index's order: its first entry",
     ("claim", "jobs USING COVERING INDEX jobs_claim"): "the same",
+    ("tail_next", "jobs USING INDEX jobs_claim"): "the same",
+    ("tail_next", "jobs USING COVERING INDEX jobs_claim"): "the same",
     ("oldest_run_at", "jobs USING INDEX jobs_due"): "LIMIT 1 in the index's order",
     ("oldest_run_at", "jobs USING COVERING INDEX jobs_due"): "the same",
     ("last_errors", "a"): "LIMIT in the order of the table's own key",
