@@ -19,7 +19,7 @@ from pool.selection import Selection
 from pool.settings import MAX_WORKERS
 from pool.web import forms, pages
 from pool.web.guard import who
-from pool.web.site import Site
+from pool.web.site import Site, local
 
 log = logging.getLogger("pool.web")
 
@@ -52,10 +52,11 @@ def retry(site: Site, request: Request, form: Form) -> Response:
     order = mend.Order(Selection(ids=(job_id,)), who(request), now_text())
     with site.stores.take() as store:
         changed = mend.retry(store, order)
+    back = local(form.text("next")) if form.text("next") else f"/jobs/{job_id}"
     if not changed.jobs:
-        why = "Nothing changed: the job runs, or is done, or its key is another's"
-        return site.redirect(request, f"/jobs/{job_id}", why)
-    return site.redirect(request, f"/jobs/{job_id}", "Queued again, with all its tries")
+        why = f"Nothing changed: job {job_id} runs, or is done, or its key is another's"
+        return site.redirect(request, back, why)
+    return site.redirect(request, back, f"Job {job_id} is queued again, with all its tries")
 
 
 def archive(site: Site, request: Request, form: Form) -> Response:
