@@ -73,14 +73,8 @@ def archive(site: Site, request: Request, form: Form) -> Response:
 def cancel(site: Site, request: Request, form: Form) -> Response:
     """Cancel a job that waits or runs."""
     job_id = forms.job_id(request.path_params["id"])
-    now, by = now_text(), who(request)
     with site.stores.take() as store:
-        # The verb has its own transaction, so the intent is recorded first, and counted once it came true.
-        with store.transaction():
-            line = audit.record(store, now, by, "cancel", 0, {"ids": [job_id]})
-        answer = store.cancel(job_id, by, now)
-        with store.transaction():
-            audit.add(store, line, 1 if answer else 0)
+        answer = mend.cancel(store, [job_id], who(request), now_text())[job_id]
     said = {
         "cancelled": "Cancelled; the job is in the archive",
         "requested": "The job is told to end; its pool ends it after a grace if it does not",
