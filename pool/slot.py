@@ -7,12 +7,14 @@ worker's, the others the supervisor's. Times are CLOCK_MONOTONIC nanoseconds, wh
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
-SIZE = 28 * 1024
+SIZE = 36 * 1024
 
 # The worker's words.
 STATE, VERSION, JOB, ATTEMPT, STARTED, DEADLINE, STALL, MOVED, OUTPUT = range(9)
@@ -29,6 +31,9 @@ ORDERS, PING, CANCEL, CONDEMNED = 64, 65, 66, 67
 # takes the types for which there is no room.
 _TALLIES, _TALLY_SIZE, _TALLY_COUNT = 512, 128, 24
 _NAME_BYTES = 128
+# Behind them the job types that the worker handles, told once: a word with how many bytes, and a JSON list in as many.
+_TYPES = _TALLIES + _TALLY_SIZE * _TALLY_COUNT
+_TYPES_BYTES = SIZE - 8 * _TYPES - 8
 RUN, WAIT, TALLY_DONE, TALLY_FAILED, RUN_SUM, WAIT_SUM = 16, 57, 98, 99, 100, 101
 DURATION_BUCKETS = 41
 LONGEST = 2**40 - 1
@@ -99,6 +104,20 @@ class Slot:
             raw = (type if place < _TALLY_COUNT - 1 else OTHERS).encode(errors="replace")[:_NAME_BYTES]
             self._page[found * 8 : found * 8 + len(raw)] = raw
         return found
+
+    def tell_types(self, types: Iterable[str]) -> None:
+        """Which job types this worker handles; nothing when their names are too long for the page."""
+        told = json.dumps(sorted(types)).encode()
+        if len(told) <= _TYPES_BYTES:
+            start = 8 * _TYPES + 8
+            self._page[start : start + len(told)] = told
+            self.words[_TYPES] = len(told)
+
+    def types(self) -> list[str] | None:
+        """The same as the supervisor reads it; None when the worker has not told them."""
+        start = 8 * _TYPES + 8
+        size = self.words[_TYPES]
+        return json.loads(self._page[start : start + size]) if size else None
 
     def _name(self, word: int) -> str:
         return bytes(self._page[word * 8 : word * 8 + _NAME_BYTES]).rstrip(b"\0").decode(errors="replace")

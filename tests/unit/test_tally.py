@@ -73,3 +73,17 @@ def test_a_sum_that_began_anew_in_its_word_goes_on() -> None:
         words[at] = (words[at] + slot.LARGEST_SUM - 5) & slot.LARGEST_SUM
         tally.collect(worker)
     assert tally.take()["run_us", "a", 0] == 3 * (slot.LARGEST_SUM - 5)
+
+
+def test_a_worker_tells_its_types_once_and_none_when_they_are_too_many() -> None:
+    worker = child(1)
+    assert worker.slot.types() is None
+    worker.slot.tell_types(["b", "ü", 'a"\n'])
+    assert worker.slot.types() == ['a"\n', "b", "ü"]
+    ran(worker, "x" * 300, 5)
+    other = child(2)
+    other.slot.tell_types(str(number) for number in range(10_000))
+    assert other.slot.types() is None
+    for number in range(40):  # the last tally ends before the types begin
+        ran(worker, f"type {number}", 7)
+    assert worker.slot.types() == ['a"\n', "b", "ü"]
