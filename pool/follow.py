@@ -41,7 +41,7 @@ class Follower:
     def __init__(self, store: Store, *, everything: bool = False) -> None:
         self._store = store
         self._everything = everything
-        self._most = FEWEST
+        self._most = self._asked = FEWEST
         self._looked_at = now_text()
         with reading(store):
             self._after = store.rows("tail_ends")[0]
@@ -70,7 +70,7 @@ class Follower:
             self._after = store.rows("tail_ends")[0]
             new = store.rows("tail_new", after=self._last_id, everything=self._everything, most=MOST)
             self._last_id = store.value("last_id")
-            former, coming = self._running, self._next
+            former, coming, asked = self._running, self._next, self._asked
             known = json.dumps([*{job_id for job_id, _ in former} | coming.keys()])
             done = store.rows("tail_done", ids=known) + [row for row in new if row["status"] == "done"]
             self._running, self._next = self._coming()
@@ -82,10 +82,10 @@ class Follower:
             at = row["updated_at"] if str(row["updated_at"]) >= since else now
             found.append(_done(row, at, former.get((row["id"], row["attempts"]))))
         left = len(coming.keys() & self._next)
-        gone = len(coming) == self._most and not left
-        if 2 * left < self._most:
+        gone = len(coming) == asked and not left
+        if len(coming) == asked and 2 * left < asked:
             self._most = min(self._most * 2, MOST)
-        elif 8 * left > 7 * self._most:
+        elif 8 * left > 7 * len(coming):
             self._most = max(self._most // 2, FEWEST)
         self._looked_at = now
         return Seen(sorted(found, key=_at), gone or len(new) == MOST)
@@ -93,7 +93,8 @@ class Follower:
     def _coming(self) -> tuple[dict[tuple[int, int], Row], dict[int, None]]:
         running = self._store.rows("tail_running", most=MOST)
         soon = utc_text(time.time() + AHEAD_SECONDS)
-        coming = self._store.rows("tail_next", now=soon, most=self._most)
+        self._asked = self._most
+        coming = self._store.rows("tail_next", now=soon, most=self._asked)
         return {(row["id"], row["attempts"]): row for row in running}, {row["id"]: None for row in coming}
 
 

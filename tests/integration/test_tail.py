@@ -111,7 +111,7 @@ def test_with_all_it_tells_what_is_enqueued_and_what_starts(
 
 
 def test_it_shows_only_what_is_asked_for(tail: StartTail, pool: StartPool, database: Path, tmp_path: Path) -> None:
-    following = tail("--type", "fail", "--outcome", "failed", "--lines", "0")
+    following = tail("--type", "fail", "--outcome", "failed")
     pool().ready()
     with Queue(database) as queue:
         queue.enqueue("note", {"path": f"{tmp_path}/notes"})
@@ -165,6 +165,12 @@ def test_what_completes_between_two_looks_is_found_or_said_to_be_missed(
     assert len({each["job_id"] for each in seen.events}) == len(seen.events) == min(count, FEWEST)
     assert seen.missed == (count > FEWEST)
     assert follower.look() == ([], False)
+    for _ in range(count):
+        job = store.claim("me", now_text())
+        assert job is not None
+        assert store.settle(job, Completed("null"), now_text())
+    seen = follower.look()
+    assert len(seen.events) == count or seen.missed
     assert other.connection.total_changes == 0
     other.close()
 
