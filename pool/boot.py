@@ -54,6 +54,7 @@ def main(argument: str) -> int:
             traceback.print_exception(error.__cause__)
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    shared.tell_types(handlers)
     worker = Worker(assignment, shared, store, handlers, identity)
 
     def drain(signum: int, frame: FrameType | None) -> None:

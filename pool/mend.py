@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -93,6 +93,24 @@ def archive(store: Store, order: Order, progress: Progress | None = None) -> Cha
     return _Change(store, order, "archive", progress).run([order.chosen], _one_by_one(one))
 
 
+def cancel(store: Store, ids: Sequence[int], by: str, now: str) -> dict[int, str | None]:
+    """Cancel jobs; what became of each, as Store.cancel says it. Each transaction has its own line in the record."""
+    answers: dict[int, str | None] = {}
+    left = list(ids)
+    while left:
+        began = time.monotonic()
+        seen: list[int] = []
+        with store.transaction():
+            while left and time.monotonic() - began < HOLD_SECONDS and len(seen) < BATCH:
+                seen.append(left.pop(0))
+                answers[seen[-1]] = store.cancel_within(seen[-1], by, now)
+            if cancelled := [job_id for job_id in seen if answers[job_id]]:
+                audit.record(store, now, by, "cancel", len(cancelled), {"ids": cancelled})
+        if left:
+            time.sleep(time.monotonic() - began)
+    return answers
+
+
 def purge(store: Store, order: Order, progress: Progress | None = None) -> Changed:
     """Delete done, dead or archived jobs and the evidence of their attempts, for good.
 
@@ -111,17 +129,8 @@ def purge_expired(store: Store, order: Order, policy: retention.Policy, progress
     """Delete all that a retention policy lets go; the order says who wants it and, as its reason, the rules."""
     with store.transaction():
         line = audit.record(store, order.now, order.by, "purge", 0, detail=order.reason)
-    counted = 0
-
-    def count(jobs: int) -> None:
-        nonlocal counted
-        if jobs > counted:
-            with store.transaction():
-                audit.add(store, line, jobs - counted)
-            counted = jobs
-        progress(jobs)
-
-    return Changed(retention.run(store, policy, order.now, count), [], [], [])
+    counted = retention.run(store, policy, order.now, progress, lambda jobs: audit.add(store, line, jobs))
+    return Changed(counted, [], [], [])
 
 
 def check_purge(chosen: Selection) -> None:

@@ -86,19 +86,19 @@ def _work(counters: Counters) -> Iterator[Metric]:
         for label, buckets in counters.get(name, {}).items():
             family.add_metric([label], sum(buckets.values()))
         yield family
-    about = "The sum is estimated from the buckets."
-    wait = HistogramMetricFamily(
-        "jobpool_wait_seconds", f"From when a job was due to when it began. {about}", labels=["type"]
-    )
-    run = HistogramMetricFamily("jobpool_run_seconds", f"How long an attempt ran. {about}", labels=["type"])
+    wait = HistogramMetricFamily("jobpool_wait_seconds", "From when a job was due to when it began.", labels=["type"])
+    run = HistogramMetricFamily("jobpool_run_seconds", "How long an attempt ran.", labels=["type"])
     for name, histogram in (("wait", wait), ("run", run)):
         for label, buckets in counters.get(name, {}).items():
-            histogram.add_metric([label], *_cumulative(buckets, DURATION_BITS, 1e6))
+            histogram.add_metric(
+                [label], *_cumulative(buckets, _sum(counters, f"{name}_us", label), DURATION_BITS, 1e6)
+            )
         yield histogram
     write = HistogramMetricFamily(
-        "jobpool_db_write_seconds", f"Workers' write transactions, waiting for the lock included. {about}", labels=[]
+        "jobpool_db_write_seconds", "Workers' write transactions, waiting for the lock included.", labels=[]
     )
-    write.add_metric([], *_cumulative(counters.get("write", {}).get("", {}), WRITE_BITS, 1e9))
+    buckets = counters.get("write", {}).get("", {})
+    write.add_metric([], *_cumulative(buckets, _sum(counters, "write_ns", ""), WRITE_BITS, 1e9))
     yield write
 
 
@@ -121,12 +121,20 @@ def _pools(found: Mapping[str, Any]) -> Iterator[Metric]:
     yield memory
 
 
+def _sum(counters: Counters, name: str, label: str) -> int:
+    return counters.get(name, {}).get(label, {}).get(0, 0)
+
+
 def _cumulative(
-    counted: Mapping[int, int], ends: tuple[int, ...], per_second: float
+    counted: Mapping[int, int], total: int, ends: tuple[int, ...], per_second: float
 ) -> tuple[list[tuple[str, float]], float]:
-    """Counts by bits as cumulative buckets with their upper ends in seconds, and an estimate of the sum: each count
-    stands for the middle of its bucket."""
+    """Counts by bits as cumulative buckets with their upper ends in seconds, and their sum.
+
+    The sum is kept between the least and the most that the counts allow. A worker may be killed between counting a
+    duration and adding it, and a pool of an older version counts without adding. All three only grow, and so does what
+    lies between."""
     buckets = [(repr(2**end / per_second), float(sum(n for bits, n in counted.items() if bits <= end))) for end in ends]
     buckets.append(("+Inf", float(sum(counted.values()))))
-    middle = sum(n * 0.75 * 2**bits for bits, n in counted.items() if bits > 0) / per_second
-    return buckets, middle
+    least = sum(n * 2 ** (bits - 1) for bits, n in counted.items() if bits > 0)
+    most = sum(n * (2**bits - 1) for bits, n in counted.items())
+    return buckets, min(max(total, least), most) / per_second

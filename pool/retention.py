@@ -44,6 +44,12 @@ class Swept(NamedTuple):
 
 
 _START = Place()
+#: Told within each transaction that deletes how many jobs it has deleted.
+Record = Callable[[int], None]
+
+
+def _no_record(jobs: int) -> None:
+    """A pool's own retention is on no record."""
 
 
 def sweep(store: Store, policy: Policy, now: str, place: Place = _START) -> Swept:
@@ -62,17 +68,18 @@ def sweep(store: Store, policy: Policy, now: str, place: Place = _START) -> Swep
     return Swept(jobs, archived, pages, Place(after, *last), more_jobs or more_archived or pages > 0)
 
 
-def run(store: Store, policy: Policy, now: str, progress: Callable[[int], None]) -> int:
+def run(store: Store, policy: Policy, now: str, progress: Callable[[int], None], record: Record = _no_record) -> int:
     """Delete all that is expired now, in short transactions with pauses; how many jobs.
 
     Args:
         now: UTC text.
         progress: told after each transaction how many so far.
+        record: writes the number of each into the record.
     """
     total, after, more = 0, 0, True
     while after or more:
         began = time.monotonic()
-        jobs, after, more = _sweep_jobs(store, policy, now, after)
+        jobs, after, more = _sweep_jobs(store, policy, now, after, record)
         total += jobs
         progress(total)
         store.tend_wal()
@@ -80,7 +87,7 @@ def run(store: Store, policy: Policy, now: str, progress: Callable[[int], None])
     last, more = ("", 0), True
     while last[0] or more:
         began = time.monotonic()
-        jobs, last, more = _sweep_archive(store, policy, now, Place(0, *last))
+        jobs, last, more = _sweep_archive(store, policy, now, Place(0, *last), record)
         total += jobs
         progress(total)
         store.tend_wal()
@@ -152,7 +159,9 @@ def delete(store: Store, ids: list[int], *, archived: bool) -> Acted:
     return Acted(done, [])
 
 
-def _sweep_jobs(store: Store, policy: Policy, now: str, after: int) -> tuple[int, int, bool]:
+def _sweep_jobs(
+    store: Store, policy: Policy, now: str, after: int, record: Record = _no_record
+) -> tuple[int, int, bool]:
     """Walk the jobs by id, as there is no index of ended ones by their end. Jobs are created in the order of their
     ids, so where all seen are younger than any that may go, the walk begins anew."""
     shortest = policy.shortest("done", "dead")
@@ -186,10 +195,14 @@ def _sweep_jobs(store: Store, policy: Policy, now: str, after: int) -> tuple[int
 
     with store.transaction():
         done, left = delete(store, still(), archived=False)
+        if done:
+            record(len(done))
     return len(done), left[0] - 1 if left else 0 if whole else after, bool(left) or not whole
 
 
-def _sweep_archive(store: Store, policy: Policy, now: str, place: Place) -> tuple[int, tuple[str, int], bool]:
+def _sweep_archive(
+    store: Store, policy: Policy, now: str, place: Place, record: Record = _no_record
+) -> tuple[int, tuple[str, int], bool]:
     """Walk the archived jobs in the order in which they came there."""
     shortest = policy.shortest("archive")
     if shortest is None:
@@ -211,6 +224,8 @@ def _sweep_archive(store: Store, policy: Policy, now: str, place: Place) -> tupl
         return 0, ("", 0) if whole else last, False
     with store.transaction():
         done, left = delete(store, _ids(store, "still_archived", expired, before=bound["before"]), archived=True)
+        if done:
+            record(len(done))
     if left:
         return len(done), (place.archived_at, place.archived), True
     return len(done), ("", 0) if whole else last, not whole

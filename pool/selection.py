@@ -13,8 +13,9 @@ from pool.errors import UsageError
 from pool.store import SQL, Row, Store
 from pool.store.sqlite import spelled_out
 
-#: What a job can be listed under: its four states, and the archive, which is a table of its own.
-STATUSES = ("queued", "running", "done", "dead", "archive")
+#: What a job can be listed under: its four states, the queued ones that are not due yet, and the archive, which is a
+#: table of its own.
+STATUSES = ("queued", "scheduled", "running", "done", "dead", "archive")
 #: An index that leaves fewer rows than this is followed and its rows sorted; otherwise rows are taken in the
 #: order of the list until there are enough, which is quick because so many match.
 NARROW = 50_000
@@ -96,8 +97,8 @@ class Page(NamedTuple):
 
 
 def page(store: Store, selection: Selection, now: str, limit: int, after: Cursor | None = None) -> Page:
-    """One page of a list: queued jobs by when they are due, dead and archived ones by when they became that,
-    latest first; any others by id, newest first.
+    """One page of a list: queued and scheduled jobs by when they are due, dead and archived ones by when they became
+    that, latest first; any others by id, newest first.
 
     Raises:
         UsageError: the selection can never match, or ``after`` is not of this list.
@@ -182,6 +183,7 @@ _NATURAL = {
     None: _JOBS,
     "done": _JOBS,
     "queued": _Source("from_queued", "by_due", ("status_queued",)),
+    "scheduled": _Source("from_queued", "by_due", ("status_scheduled",)),
     "running": _Source("from_running", "by_id", ("status_running",)),
     "dead": _Source("from_dead", "by_change", ("status_dead",)),
     "archive": _Source("from_archive", "by_archived"),
@@ -197,9 +199,10 @@ class _Query:
 
     def __init__(self, selection: Selection, now: str) -> None:
         self._selection = selection = selection.checked()
+        self._now = now
         archived = selection.status == "archive"
         self._parts: list[str] = []
-        self.bound: dict[str, object] = {}
+        self.bound: dict[str, object] = {"now": now}
         if selection.status is not None and not archived:
             self._parts.append(f"status_{selection.status}")
         if selection.ids:
@@ -269,6 +272,11 @@ class _Query:
             parts.append(f"after_{order}")
             exact = after.at.encode("utf-8", "surrogateescape") if isinstance(after.at, str) else after.at
             bound |= {"after_id": after.id, "after_at": exact, "after_text": isinstance(after.at, str)}
+            if order == "by_due" and "status_scheduled" in parts:
+                # Of the two bounds the later one, for the same reason as below; what was listed may be due by now.
+                earlier = isinstance(after.at, str) and exact < self._now.encode()
+                parts.remove("after_by_due" if earlier else "status_scheduled")
+                parts += [] if earlier else ["status_queued"]
             # Implied by the place; left in, the planner may take it for its bound and walk past all that went before.
             for implied, of in (("older", "by_change"), ("archive_older", "by_archived"), ("key_from", "by_key")):
                 if order == of and implied in parts:

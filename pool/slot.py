@@ -7,12 +7,14 @@ worker's, the others the supervisor's. Times are CLOCK_MONOTONIC nanoseconds, wh
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
-SIZE = 28 * 1024
+SIZE = 36 * 1024
 
 # The worker's words.
 STATE, VERSION, JOB, ATTEMPT, STARTED, DEADLINE, STALL, MOVED, OUTPUT = range(9)
@@ -21,15 +23,22 @@ PROGRESS_DONE, PROGRESS_TOTAL = 14, 15  # thousandths
 MAX_CRASHES = 16
 LATENCY = 20  # 40 buckets: writes whose nanoseconds have that many bits
 LATENCY_BUCKETS = 40
+LATENCY_SUM = LATENCY + LATENCY_BUCKETS  # nanoseconds of them all
 # The supervisor's words.
 ORDERS, PING, CANCEL, CONDEMNED, ROOM = 64, 65, 66, 67, 68
 # From here on a tally for each job type, in words: its name, how long its runs and its waits took (counts by the bits
-# of their microseconds), and how its attempts ended. The last one takes the types for which there is no room.
+# of their microseconds), how its attempts ended, and the microseconds of all runs and of all waits. The last one
+# takes the types for which there is no room.
 _TALLIES, _TALLY_SIZE, _TALLY_COUNT = 512, 128, 24
 _NAME_BYTES = 128
-RUN, WAIT, TALLY_DONE, TALLY_FAILED = 16, 57, 98, 99
+# Behind them the job types that the worker handles, told once: a word with how many bytes, and a JSON list in as many.
+_TYPES = _TALLIES + _TALLY_SIZE * _TALLY_COUNT
+_TYPES_BYTES = SIZE - 8 * _TYPES - 8
+RUN, WAIT, TALLY_DONE, TALLY_FAILED, RUN_SUM, WAIT_SUM = 16, 57, 98, 99, 100, 101
 DURATION_BUCKETS = 41
 LONGEST = 2**40 - 1
+#: Sums start again from 0 above this, the most a word holds: eight million jobs that were due in 1970 get there.
+LARGEST_SUM = 2**63 - 1
 OTHERS = "(others)"
 
 #: Bits of ORDERS.
@@ -96,6 +105,20 @@ class Slot:
             self._page[found * 8 : found * 8 + len(raw)] = raw
         return found
 
+    def tell_types(self, types: Iterable[str]) -> None:
+        """Which job types this worker handles; nothing when their names are too long for the page."""
+        told = json.dumps(sorted(types)).encode()
+        if len(told) <= _TYPES_BYTES:
+            start = 8 * _TYPES + 8
+            self._page[start : start + len(told)] = told
+            self.words[_TYPES] = len(told)
+
+    def types(self) -> list[str] | None:
+        """The same as the supervisor reads it; None when the worker has not told them."""
+        start = 8 * _TYPES + 8
+        size = self.words[_TYPES]
+        return json.loads(self._page[start : start + size]) if size else None
+
     def _name(self, word: int) -> str:
         return bytes(self._page[word * 8 : word * 8 + _NAME_BYTES]).rstrip(b"\0").decode(errors="replace")
 
@@ -111,7 +134,7 @@ class Slot:
             word = _TALLIES + place * _TALLY_SIZE
             if not (name := self._name(word)):
                 break
-            found[name] = self.words[word + RUN : word + TALLY_FAILED + 1].tolist()
+            found[name] = self.words[word + RUN : word + WAIT_SUM + 1].tolist()
         return found
 
     def settled(self) -> tuple[int, int]:
@@ -125,6 +148,10 @@ class Slot:
     def latencies(self) -> list[int]:
         """How many writes took so many bits of nanoseconds, since the worker began."""
         return self.words[LATENCY : LATENCY + LATENCY_BUCKETS].tolist()
+
+    def latency_sum(self) -> int:
+        """How many nanoseconds all of them took."""
+        return self.words[LATENCY_SUM]
 
     def close(self) -> None:
         """Unmap the page."""

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from pool.clock import parse_utc, utc_text
 from pool.process import is_provably_dead, of_row
 from pool.selection import reading
 from pool.store import Store
+
+#: Below so many due jobs they are counted themselves, from there on those that are not due yet.
+FEW_DUE = 10_000
+#: Entries that a glance counts at most, at some 0.1 µs each.
+GLANCE = 100_000
 
 
 def status(store: Store, at: float | None = None) -> dict[str, Any]:
@@ -23,11 +28,44 @@ def status(store: Store, at: float | None = None) -> dict[str, Any]:
     """
     at = time.time() if at is None else at
     with reading(store):
-        return _status(store, at)
+        return _status(store, at, _Counts(*(store.value(f"count_{name}") for name in ("queued", "dead"))))
 
 
-def _status(store: Store, at: float) -> dict[str, Any]:
-    queued, running, dead = (store.value(f"count_{name}") for name in ("queued", "running", "dead"))
+def glance(store: Store, at: float) -> tuple[dict[str, Any], dict[str, str]]:
+    """The same in little time however long the queue is, for it counts no further than GLANCE entries; and which of
+    its counts are bounds therefore: ``{"queued": "≥", "done": "≤"}``, empty when all are exact."""
+    with reading(store):
+        dead = store.value("count_dead_to", most=GLANCE)
+        queued = store.value("count_queued_to", most=GLANCE - dead)
+        counts = _Counts(queued, dead, more_dead=dead == GLANCE, more_queued=queued == GLANCE - dead)
+        found = _status(store, at, counts)
+    signs = {}
+    if counts.more_dead:
+        signs["dead"] = "≥"
+    if counts.more_queued:
+        signs["queued"] = "≥"
+        if found["queue_depth"] >= FEW_DUE:
+            signs["queue_depth"] = "≥"
+    if signs:
+        signs["done"] = "≤"
+    return found, signs
+
+
+class _Counts(NamedTuple):
+    """How many wait and are dead, and whether there may be more than that."""
+
+    queued: int
+    dead: int
+    more_queued: bool = False
+    more_dead: bool = False
+
+
+def _status(store: Store, at: float, counts: _Counts) -> dict[str, Any]:
+    dead, running = counts.dead, store.value("count_running")
+    due = store.value("due_count", now=utc_text(at), most=FEW_DUE)
+    queued = max(counts.queued, due)
+    if due == FEW_DUE and not counts.more_queued:
+        due = queued - store.value("count_future", now=utc_text(at))
     oldest = store.value("oldest_run_at")
     pools = [_pool(row) for row in store.rows("pools")]
     living = [pool for pool in pools if pool["alive"]]
@@ -40,7 +78,7 @@ def _status(store: Store, at: float) -> dict[str, Any]:
         "dead": dead,
         "oldest_run_at": oldest,
         "oldest_age_s": None if oldest is None else _age(oldest, at),
-        "queue_depth": queued - store.value("count_future", now=utc_text(at)),  # of a long queue, little is future
+        "queue_depth": due,
         "in_progress_count": running,
         "retry_rate": round(failed_here / (done_here + failed_here), 4) if done_here + failed_here else 0.0,
         "db_write_latency_p99_ms": _p99_ms([pool["report"].get("write_latency_ns_by_bits") for pool in living]),

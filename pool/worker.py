@@ -204,8 +204,14 @@ class Worker:
             time.sleep(1)
         words[slot.MOVED] = moved = time.monotonic_ns()
         words[slot.STATE] = State.SETTLING
-        words[tally + slot.RUN + ((moved - started) // 1000).bit_length()] += 1
-        words[tally + slot.WAIT + waited(job.run_at, moved - started).bit_length()] += 1
+        ran = (moved - started) // 1000
+        if ran > slot.LONGEST:
+            ran = slot.LONGEST
+        wait = waited(job.run_at, ran)
+        words[tally + slot.RUN + ran.bit_length()] += 1
+        words[tally + slot.RUN_SUM] += ran
+        words[tally + slot.WAIT + wait.bit_length()] += 1
+        words[tally + slot.WAIT_SUM] = (words[tally + slot.WAIT_SUM] + wait) & slot.LARGEST_SUM
         if type(outcome) is Completed and not self._saw_cancel:
             words[slot.DONE] += 1
             words[tally + slot.TALLY_DONE] += 1
@@ -282,7 +288,10 @@ class Worker:
         if (until := self._words[slot.ROOM]) > began:
             time.sleep((until - began) / 1e9)  # strangers' turn
         result = verb(*args, **kwargs)
-        self._words[slot.LATENCY + min((time.monotonic_ns() - began).bit_length(), slot.LATENCY_BUCKETS - 1)] += 1
+        took = time.monotonic_ns() - began
+        bits, words = took.bit_length(), self._words
+        words[slot.LATENCY + (bits if bits < slot.LATENCY_BUCKETS else slot.LATENCY_BUCKETS - 1)] += 1
+        words[slot.LATENCY_SUM] += took
         return result
 
     def _say(self, state: State) -> None:
@@ -294,7 +303,7 @@ _due: tuple[str, float] = ("", 0.0)
 
 
 def waited(run_at: str, ran: int) -> int:
-    """Microseconds from a job's due time to its start, ``ran`` nanoseconds ago; 0 when a stranger's text is no time."""
+    """Microseconds from a job's due time to its start, ``ran`` of them ago; 0 when a stranger's text is no time."""
     global _due
     try:
         if _due[0] != run_at[:19]:
@@ -302,7 +311,8 @@ def waited(run_at: str, ran: int) -> int:
         due = _due[1] + (float(run_at[19:]) if len(run_at) == 23 else 0.0)
     except (TypeError, ValueError):
         return 0
-    return min(max(0, int((time.time() - due) * 1e6) - ran // 1000), slot.LONGEST)
+    wait = int((time.time() - due) * 1e6) - ran
+    return 0 if wait < 0 else wait if wait < slot.LONGEST else slot.LONGEST
 
 
 def faults_armed() -> Callable[[str], None] | None:

@@ -108,7 +108,7 @@ def pages(database: Path, url: str, server: serving) -> None:
     get(url + "/healthz")
     print(f"{'page':44} {'first ms':>9} {'median':>8} {'worst':>8} {'CPU':>7}   of 20")
     for path in (
-        "/", "/jobs", "/jobs?status=queued", "/jobs?status=done", "/dead", "/jobs?type=type7",
+        "/", "/jobs", "/jobs?status=queued", "/jobs?status=done", "/scheduled", "/dead", "/jobs?type=type7",
         "/jobs?status=dead&type=type8", "/jobs?error=luck+12345", "/jobs?status=dead&error=no+such+text",
         "/jobs?key=k1234*", f"/jobs?after={some}", "/archive", f"/jobs/{some}", "/audit", "/metrics", "/readyz",
         "/bulk?action=retry&status=dead",

@@ -33,7 +33,7 @@ COMMANDS = {
     "list": "pool.cli.inspect",
     "show": "pool.cli.inspect",
     "top": "pool.cli.watch",
-    "tail": "pool.cli.watch",
+    "tail": "pool.cli.tail",
     "retry": "pool.cli.mend",
     "archive": "pool.cli.mend",
     "cancel": "pool.cli.control",

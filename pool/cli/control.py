@@ -6,7 +6,7 @@ import time
 
 import click
 
-from pool import audit
+from pool import audit, mend
 from pool.cli.base import JOB_ID, Seconds, database_option, group, json_option, say, say_json
 from pool.clock import now_text, utc_text
 from pool.errors import ExitCode, UsageError
@@ -24,10 +24,7 @@ def cancel(database: str, as_json: bool, ids: tuple[int, ...]) -> int:
     pool retry ID brings one back.
     """
     store = Store.open(database, create=False)
-    answers = {job_id: store.cancel(job_id, audit.who(), now_text()) for job_id in ids}
-    if cancelled := [job_id for job_id, answer in answers.items() if answer]:
-        with store.transaction():
-            audit.record(store, now_text(), audit.who(), "cancel", len(cancelled), {"ids": cancelled})
+    answers = mend.cancel(store, list(dict.fromkeys(ids)), audit.who(), now_text())
     store.close()
     if as_json:
         say_json({str(job_id): answer for job_id, answer in answers.items()})

@@ -41,6 +41,8 @@ def status(database: str, as_json: bool) -> None:
 def list_jobs(database: str, as_json: bool, chosen: Selection, limit: int, before: str | None) -> None:
     """Jobs, newest first: queued ones by when they are due, dead and archived ones by when they became that.
 
+    Scheduled ones are those of the queued ones that are due later.
+
     \b
     pool list --status dead --type webhook --error timeout
     pool list --key "import:2026*" --newer 1h

@@ -32,7 +32,7 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Only say how many
 @database_option
 @json_option
 @ids_argument
-@choosing("queued", "dead", "archive")
+@choosing("queued", "scheduled", "dead", "archive")
 @all_dead_option
 @dry_run_option
 def retry(database: str, as_json: bool, chosen: Selection, dry_run: bool) -> int:
@@ -44,6 +44,7 @@ def retry(database: str, as_json: bool, chosen: Selection, dry_run: bool) -> int
     pool retry 17 18
     pool retry --type webhook --error "503" --dry-run
     pool retry --status archive --key "import:2026*"
+    pool retry --status scheduled --type webhook     run now what is due later
     """
     task = _Task("retry", "queued again", "running or done", database, as_json, _or_dead(required(chosen)))
     return task.preview() if dry_run else task.run(mend.retry)
@@ -53,7 +54,7 @@ def retry(database: str, as_json: bool, chosen: Selection, dry_run: bool) -> int
 @database_option
 @json_option
 @ids_argument
-@choosing("queued", "done", "dead")
+@choosing("queued", "scheduled", "done", "dead")
 @all_dead_option
 @click.option("--reason", default="", help="Why; kept with the job.")
 @dry_run_option

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import difflib
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from pool import process
@@ -18,6 +20,8 @@ _LEASE_SECONDS = 600.0
 _OLD_SECONDS = 3600.0
 _FAR_SECONDS = 366 * 86_400.0
 _TYPES, _FAILED = 1_000, 10_000
+#: Types named at most.
+_NAMED = 5
 
 
 def clock(opened: Opened) -> Finding:
@@ -105,23 +109,29 @@ def backlog(opened: Opened) -> Finding:
 
 def types(opened: Opened) -> Finding:
     """Whether somebody handles each type that waits, as far as pools say which they handle, or failures tell."""
+    _, living = _by_life(opened.rows("pools"))
+    told = [json.loads(row["report"]).get("types") for row in living]
+    known = sorted({name for types in told for name in types or ()})
     rows = opened.rows("unhandled_types", error="no handler for the type %", limit=_FAILED)
     failed = collections.Counter(str(row["type"]) for row in rows)
     if failed:
-        said = ", ".join(f"{name!r} ({jobs})" for name, jobs in failed.most_common(5))
-        return warn("types", f"jobs failed because no pool handles their type: {said}", "pool run --handlers MODULE")
-    _, living = _by_life(opened.rows("pools"))
-    handled = [json.loads(row["report"]).get("types") for row in living]
+        said = ", ".join(f"{name!r} ({jobs})" for name, jobs in failed.most_common(_NAMED))
+        return warn("types", f"jobs failed because no pool handles their type: {said}", _todo(failed, known))
     waiting = [row["type"] for row in opened.rows("queued_types", limit=_TYPES)]
-    if not living or None in handled:
+    if not living or None in told:
         return ok("types", f"{len(waiting)} types in the table; no job failed for want of a handler")
-    known = {name for each in handled for name in each}
-    for name in waiting:
-        if name not in known and opened.value("has_queued", type=name):
-            return warn(
-                "types", f"jobs of type {name!r} wait and no living pool handles it", "pool run --handlers MODULE"
-            )
+    lost = [name for name in waiting if name not in known and opened.value("has_queued", type=name)]
+    if lost:
+        said = ", ".join(f"{name!r}" for name in lost[:_NAMED]) + (", …" if len(lost) > _NAMED else "")
+        return warn("types", f"queued jobs are of a type that no living pool handles: {said}", _todo(lost, known))
     return ok("types", f"all of {len(waiting)} are handled")
+
+
+def _todo(lost: Iterable[str], known: list[str]) -> str:
+    """What to do about types that nobody handles: a handler, or the name that was probably meant."""
+    meant = {name: difflib.get_close_matches(name, known, 1) for name in list(lost)[:_NAMED]}
+    guesses = [f"{near[0]!r} instead of {name!r}" for name, near in meant.items() if near]
+    return "pool run --handlers MODULE" + (f"; or did you mean {', '.join(guesses)}?" if guesses else "")
 
 
 CHECKS: tuple[InsideCheck, ...] = (clock, times, leases, pools, backlog, types)

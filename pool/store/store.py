@@ -328,13 +328,16 @@ class Store:
         """Cancel a job: "cancelled" when it was waiting and is in the archive now, "requested" when it runs and its
         supervisor will see to it, None when there is nothing to cancel."""
         with self._write:
-            bound = {"id": job_id, "by": by, "reason": "cancelled", "now": now}
-            if self._execute(SQL["queued_status"], {"id": job_id}).fetchall():
-                self._execute(SQL["archive_copy"], bound).fetchall()
-                self._execute(SQL["archive_delete"], {"id": job_id})
-                return "cancelled"
-            rows = self._execute(SQL["request_cancel"], {"id": job_id, "by": by, "now": now}).fetchall()
-            return "requested" if rows else None
+            return self.cancel_within(job_id, by, now)
+
+    def cancel_within(self, job_id: int, by: str, now: str) -> str | None:
+        """The same within a transaction of the caller's."""
+        if self._execute(SQL["queued_status"], {"id": job_id}).fetchall():
+            self._execute(SQL["archive_copy"], {"id": job_id, "by": by, "reason": "cancelled", "now": now}).fetchall()
+            self._execute(SQL["archive_delete"], {"id": job_id})
+            return "cancelled"
+        rows = self._execute(SQL["request_cancel"], {"id": job_id, "by": by, "now": now}).fetchall()
+        return "requested" if rows else None
 
     # reading
 

@@ -227,6 +227,13 @@ class Fleet:
         )
         return (self.counts, self.target, self.paused, states)
 
+    @property
+    def types(self) -> list[str] | None:
+        """The job types its ready workers handle; None while that is not known."""
+        told = [child.slot.types() for child in self.children.values() if child.ready]
+        found = {type for types in told if types is not None for type in types}
+        return sorted(found) if told and None not in told else None
+
     def close(self) -> None:
         """Close what the fleet itself holds; its workers must have ended."""
         os.close(self._notify)

@@ -339,6 +339,7 @@ class Supervisor:
             "failed": failed,
             "restarts": dict(fleet.restarts),
             "paused": fleet.paused,
+            "types": fleet.types,
             "write_latency_ns_by_bits": [
                 sum(each) for each in zip(*(c.slot.latencies() for c in children), strict=True)
             ],

@@ -12,6 +12,8 @@ Increments = collections.Counter[tuple[str, str, int]]
 
 _RUNS = range(slot.DURATION_BUCKETS)
 _WAITS = range(slot.WAIT - slot.RUN, slot.WAIT - slot.RUN + slot.DURATION_BUCKETS)
+#: What stands behind those, from TALLY_DONE on.
+_OTHERS = ("done", "failed", "run_us", "wait_us")
 
 
 class Tally:
@@ -19,12 +21,14 @@ class Tally:
 
     def __init__(self) -> None:
         self._fresh: Increments = collections.Counter()
-        self._seen: dict[int, Increments] = {}
+        self._seen: dict[int, dict[tuple[str, str, int], int]] = {}
 
     def collect(self, child: Child) -> None:
         """Add what a worker counted since the last look at it."""
-        now = _counts(child)
-        self._fresh.update(now - self._seen.get(child.pid, collections.Counter()))
+        now, seen = _counts(child), self._seen.get(child.pid, {})
+        for key, value in now.items():
+            if more := (value - seen.get(key, 0)) & slot.LARGEST_SUM:  # a sum may have begun anew from 0
+                self._fresh[key] += more
         self._seen[child.pid] = now
 
     def bury(self, child: Child, cause: str | None, failed: bool) -> None:
@@ -42,17 +46,17 @@ class Tally:
         return fresh
 
 
-def _counts(child: Child) -> Increments:
-    found: Increments = collections.Counter()
+def _counts(child: Child) -> dict[tuple[str, str, int], int]:
+    found: dict[tuple[str, str, int], int] = {}
     for type, words in child.slot.tallies().items():
         for name, places in (("run", _RUNS), ("wait", _WAITS)):
             for bucket, place in enumerate(places):
                 if words[place]:
                     found[name, type, bucket] = words[place]
-        for name, count in zip(("done", "failed"), words[-2:], strict=True):
-            if count:
-                found[name, type, 0] = count
+        for name, count in zip(_OTHERS, words[slot.TALLY_DONE - slot.RUN :], strict=True):
+            found[name, type, 0] = count
     for bits, count in enumerate(child.slot.latencies()):
         if count:
             found["write", "", bits] = count
+    found["write_ns", "", 0] = child.slot.latency_sum()
     return found

@@ -34,4 +34,10 @@ def wsgi(database: str, **options: Any) -> Any:
     """
     from a2wsgi import ASGIMiddleware
 
-    return ASGIMiddleware(cast(Any, app(database, **{"live": False, **options})))
+    served: Any = ASGIMiddleware(cast(Any, app(database, **{"live": False, **options})))
+
+    def application(environ: dict[str, Any], start_response: Any) -> Any:
+        # Not every server tells the port; without it, the address would not be told to the dashboard either.
+        return served({"REMOTE_PORT": "0", **environ}, start_response)
+
+    return application

@@ -19,7 +19,7 @@ from pool.selection import Selection
 from pool.settings import MAX_WORKERS
 from pool.web import forms, pages
 from pool.web.guard import who
-from pool.web.site import Site
+from pool.web.site import Site, local
 
 log = logging.getLogger("pool.web")
 
@@ -52,10 +52,11 @@ def retry(site: Site, request: Request, form: Form) -> Response:
     order = mend.Order(Selection(ids=(job_id,)), who(request), now_text())
     with site.stores.take() as store:
         changed = mend.retry(store, order)
+    back = local(form.text("next")) if form.text("next") else f"/jobs/{job_id}"
     if not changed.jobs:
-        why = "Nothing changed: the job runs, or is done, or its key is another's"
-        return site.redirect(request, f"/jobs/{job_id}", why)
-    return site.redirect(request, f"/jobs/{job_id}", "Queued again, with all its tries")
+        why = f"Nothing changed: job {job_id} runs, or is done, or its key is another's"
+        return site.redirect(request, back, why)
+    return site.redirect(request, back, f"Job {job_id} is queued again, with all its tries")
 
 
 def archive(site: Site, request: Request, form: Form) -> Response:
@@ -72,14 +73,8 @@ def archive(site: Site, request: Request, form: Form) -> Response:
 def cancel(site: Site, request: Request, form: Form) -> Response:
     """Cancel a job that waits or runs."""
     job_id = forms.job_id(request.path_params["id"])
-    now, by = now_text(), who(request)
     with site.stores.take() as store:
-        # The verb has its own transaction, so the intent is recorded first, and counted once it came true.
-        with store.transaction():
-            line = audit.record(store, now, by, "cancel", 0, {"ids": [job_id]})
-        answer = store.cancel(job_id, by, now)
-        with store.transaction():
-            audit.add(store, line, 1 if answer else 0)
+        answer = mend.cancel(store, [job_id], who(request), now_text())[job_id]
     said = {
         "cancelled": "Cancelled; the job is in the archive",
         "requested": "The job is told to end; its pool ends it after a grace if it does not",

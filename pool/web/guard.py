@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import ipaddress
 import socket
 from http.cookies import CookieError, SimpleCookie
@@ -58,7 +59,7 @@ class Guard:
             await send({"type": "websocket.close", "code": 1003})
             return
         request = Request(scope, receive)
-        refused = self._refusal(request)
+        refused = await self._refusal(request)
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -70,17 +71,19 @@ class Guard:
 
         await (refused or self._app)(scope, receive, guarded)
 
-    def _refusal(self, request: Request) -> Response | None:
+    async def _refusal(self, request: Request) -> Response | None:
         if not self._is_ours(request.headers):
             return _plain(400, "this dashboard is not known by that name; name it with --allow-host")
         request.state.session = None
         path = path_of(request)
+        if not path:
+            return RedirectResponse(f"{root_of(request)}/", 303)  # mounted, and asked for without the last slash
         if request.method not in SAFE and not self._is_same_origin(request.headers):
             return _plain(403, "refused: the request comes from another site")
         if path in OPEN or path.startswith("/static/"):
             request.state.session = self._from_cookie(request)
             return None
-        session = self._identify(request)
+        session = await self._identify(request)
         if isinstance(session, Response):
             return session
         request.state.session = session
@@ -88,7 +91,7 @@ class Guard:
             return _plain(403, "refused: this dashboard is read-only")
         return None
 
-    def _identify(self, request: Request) -> Session | Response:
+    async def _identify(self, request: Request) -> Session | Response:
         """Who it is, or what to answer instead."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if self._settings.tokens and scheme.lower() == "bearer":
@@ -101,7 +104,8 @@ class Guard:
             return _unauthorized()
         session = self._from_cookie(request)
         if self._settings.authenticate is not None:
-            name = self._settings.authenticate(request.scope)
+            answer = self._settings.authenticate(request.scope)
+            name = await answer if inspect.isawaitable(answer) else answer
             if not name:
                 return _plain(403, "refused: not signed in to the application that shows this dashboard")
             return session if session is not None and session.name == name else self._sessions.begin(name)

@@ -32,7 +32,7 @@ def healthz(site: Site, request: Request) -> Response:
 def readyz(site: Site, request: Request) -> Response:
     """Jobs that become due now will run soon: a pool is at work, claims are not paused, and none waits for long."""
     try:
-        look = site.looks.get()
+        look = site.looks.get(exact=False)
     except (sqlite3.Error, DatabaseUnusable):
         return JSONResponse({"status": "not ready", "checks": {"database": False}}, 503)
     checks = {

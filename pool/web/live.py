@@ -58,6 +58,8 @@ async def _events(watch: Watch, looks: Looks) -> AsyncIterator[str]:
     watch.streams += 1
     try:
         seen, told = await run_sync(watch.version), time.monotonic()
+        if told < looks.glance_until:
+            again_at = told  # its page may say "at least so many"
         yield "retry: 3000\nevent: hello\ndata: 0\n\n"
         while not watch.closing:
             await anyio.sleep(LOOK_SECONDS)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Callable
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -10,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from pool import selection
-from pool.clock import now_text
+from pool.clock import now_text, parse_utc, utc_text
 from pool.errors import UsageError
 from pool.selection import Cursor, Selection
 from pool.store import Row, Store
@@ -23,11 +25,13 @@ PAGE = 50
 #: A payload longer than this is shown in part and cannot be edited here.
 LONGEST_EDIT = 200_000
 TYPES = 200
+#: Scheduled jobs are counted no further, at some 0.1 µs each.
+MOST_COUNTED = 100_000
 
 
 def overview(site: Site, request: Request) -> Response:
     """Is all well, and if not, where."""
-    look = site.looks.get()
+    look = site.looks.get(exact=False)
     day = request.query_params.get("span") == "day"
     chart = charts.throughput(look.minutes, look.at, *((96, 15) if day else (60, 1)))
     return site.page(
@@ -49,6 +53,11 @@ def overview(site: Site, request: Request) -> Response:
 def jobs(site: Site, request: Request) -> Response:
     """A list of jobs by filters, a page at a time."""
     return _list(site, request, forms.selection_of(request.query_params), "Jobs")
+
+
+def scheduled(site: Site, request: Request) -> Response:
+    """What is due later: by when that is, and why."""
+    return _list(site, request, _with_status(request, "scheduled"), "Scheduled", _coming)
 
 
 def dead(site: Site, request: Request) -> Response:
@@ -79,7 +88,9 @@ def job(site: Site, request: Request) -> Response:
         attempts = store.rows("job_attempts", id=job_id)
     worker = None
     if row["status"] == "running":
-        worker = next((_worker(each) for each in site.looks.get().workers if each.get("job") == job_id), None)
+        worker = next(
+            (_worker(each) for each in site.looks.get(exact=False).workers if each.get("job") == job_id), None
+        )
     return site.page(
         request,
         "job.html",
@@ -139,7 +150,10 @@ def bulk(site: Site, request: Request) -> Response:
 
 def bulk_selection(action: str, chosen: Selection) -> Selection:
     """The selection, when that may be done to it. Raises UsageError."""
-    allowed = {"retry": ("dead", "queued", "archive"), "archive": ("dead", "queued", "done")}
+    allowed = {
+        "retry": ("dead", "queued", "scheduled", "archive"),
+        "archive": ("dead", "queued", "scheduled", "done"),
+    }
     if action not in allowed:
         raise UsageError(f"many jobs can be sent retry or archive, not {action[:40]!a}")
     if not chosen.ids and chosen.status not in allowed[action]:
@@ -168,22 +182,49 @@ def _with_status(request: Request, status: str) -> Selection:
     return forms.selection({**params, "status": status}, params.getlist("id"))
 
 
-def _list(site: Site, request: Request, chosen: Selection, title: str) -> Response:
+def _list(
+    site: Site,
+    request: Request,
+    chosen: Selection,
+    title: str,
+    more: Callable[[Store, float, list[Row]], dict[str, Any]] | None = None,
+) -> Response:
     text = request.query_params.get("after", "")
     after = Cursor.parse(text) if text else None
     now = now_text()
     with site.stores.take() as store:
         found = selection.page(store, chosen, now, PAGE, after)
         types = [row["type"] for row in store.rows("queued_types", limit=TYPES)]
+        facts = more(store, parse_utc(now), found.rows) if more is not None else {}
     for row in found.rows:
         row["later"] = row["status"] == "queued" and str(row["run_at"]) > now
-    own = {"/dead": "dead", "/archive": "archive"}.get(path_of(request), "")
+    own = path_of(request)[1:] if title != "Jobs" else ""
+    template = "scheduled.html" if own == "scheduled" else "jobs.html"
     return site.page(
-        request, "jobs.html", title=title, chosen=chosen, rows=found.rows, types=types, first=after is None,
+        request, template, title=title, chosen=chosen, rows=found.rows, types=types, first=after is None,
         next=str(found.next) if found.next is not None else None, fixed=title != "Jobs", own=own,
         words=forms.words(chosen), facts=dict(forms.fields(chosen)),
-        filtered=bool(set(chosen.facts) - ({"status"} if title != "Jobs" else set())),
+        filtered=bool(set(chosen.facts) - ({"status"} if title != "Jobs" else set())), **facts,
     )  # fmt: skip
+
+
+def _coming(store: Store, at: float, rows: list[Row]) -> dict[str, Any]:
+    """How many become due within an hour, within a day, and ever; and in each row, why it waits."""
+    instants: list[str | bytes] = [utc_text(at), utc_text(at + 3600), utc_text(at + 86_400), b"\xff"]
+    counts: list[tuple[int, bool]] = []
+    counted = 0
+    for after, until in itertools.pairwise(instants):
+        counted += store.value("web_due_between", after=after, until=until, most=MOST_COUNTED - counted)
+        counts.append((counted, counted == MOST_COUNTED))
+    for row in rows:
+        row["why"] = _why_later(row)
+    return {"counts": counts, "at": at}
+
+
+def _why_later(row: Row) -> str:
+    if row["last_error"] is not None and row["attempts"]:
+        return "retry"
+    return "delayed" if row["created_at"] == row["updated_at"] else "put off"
 
 
 def _per_minute(look: Look) -> float:
@@ -226,7 +267,8 @@ def _alarm(look: Look) -> list[str]:
     found = []
     alive = [each for each in look.status["pools"] if each["alive"]]
     if not alive and look.status["queue_depth"]:
-        found.append(f"No pool is running and {look.status['queue_depth']:,} jobs are due. Start one with: pool run")
+        due = f"{look.signs.get('queue_depth', '')}{look.status['queue_depth']:,}"
+        found.append(f"No pool is running and {due} jobs are due. Start one with: pool run")
     elif not alive:
         found.append("No pool is running. Start one with: pool run")
     found += [

@@ -13,7 +13,7 @@ from typing import Any
 
 from pool.clock import now_text, utc_text
 from pool.errors import DatabaseUnusable
-from pool.status import status
+from pool.status import glance, status
 from pool.store import Row, Store
 from pool.store.sqlite import wal_bytes
 
@@ -96,10 +96,13 @@ _inherited: list[tuple[Store, tuple[int, int]]] = []
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Everything the overview and the metrics show, read at one time (``at``, seconds since the epoch)."""
+    """Everything the overview and the metrics show, read at one time (``at``, seconds since the epoch).
+
+    ``signs``: which counts of ``status`` are bounds, see pool.status.glance; empty for all but the first look."""
 
     at: float
     status: dict[str, Any]
+    signs: dict[str, str]
     pause: Row | None
     orders: dict[int, Row]
     minutes: dict[str, tuple[int, int]]
@@ -113,7 +116,10 @@ class Look:
 
 
 class Looks:
-    """The latest look, shared by all who ask; one of them at a time takes a new one."""
+    """The latest look, shared by all who ask; one of them at a time takes a new one.
+
+    Nobody shall wait for a page: the first look is a glance, which says of a long queue that there are so many jobs at
+    least. The next one counts them all, and open tabs are told of it."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
@@ -121,33 +127,38 @@ class Looks:
         self._latest: Look | None = None
         #: By the monotonic clock, when the latest look is too old.
         self.good_until = 0.0
+        #: Until when (monotonic) a tab may show a glance, and so has to be told to look again.
+        self.glance_until = 0.0
         self._changes = 0
         self._minutes: dict[str, tuple[int, int]] = {}
         self._whole_day_at = float(-_HOUR)
         #: (when, waits counted until then), a sample a minute, for the last hour
         self._samples: collections.deque[tuple[float, Buckets]] = collections.deque(maxlen=61)
 
-    def get(self) -> Look:
-        """A look that is about a second old at most, unless each takes long."""
+    def get(self, *, exact: bool = True) -> Look:
+        """A look that is a second old at most, or older where each takes long; the first a glance if not ``exact``."""
         with self._lock:
-            if self._latest is None or time.monotonic() >= self.good_until:
+            latest = self._latest
+            if latest is None or time.monotonic() >= self.good_until or (exact and latest.signs):
                 began, used = time.monotonic(), time.thread_time()
                 changes = self._changes
-                self._latest = self._take()
+                self._latest = latest = self._take(exact or latest is not None)
                 cost = time.thread_time() - used
-                if changes == self._changes:
+                if latest.signs:
+                    self.glance_until = time.monotonic() + STALEST_SECONDS
+                elif changes == self._changes:
                     self.good_until = began + min(max(FRESH_SECONDS, cost * COST_SHARE), STALEST_SECONDS)
-            return self._latest
+            return latest
 
     def forget(self) -> None:
         """Something was changed here: the next one is taken anew."""
         self._changes += 1
         self.good_until = 0.0
 
-    def _take(self) -> Look:
+    def _take(self, exact: bool) -> Look:
         at = time.time()
         with self._stores.take() as store:
-            found = status(store, at)
+            found, signs = (status(store, at), {}) if exact else glance(store, at)
             counters = read_counters(store)
             waits = total(counters.get("wait", {}))
             since = self._sample(at, waits)
@@ -155,6 +166,7 @@ class Looks:
             return Look(
                 at=at,
                 status=found,
+                signs=signs,
                 pause=pause[0] if pause else None,
                 orders={
                     each["id"]: row for each in found["pools"] for row in store.rows("pool_orders", pool=each["id"])

@@ -32,6 +32,7 @@ PAGES: dict[str, Page] = {
     "/jobs/{id}": pages.job,
     "/jobs/{id}/edit": pages.edit,
     "/find": pages.find,
+    "/scheduled": pages.scheduled,
     "/dead": pages.dead,
     "/archive": pages.archive,
     "/audit": pages.audit,

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from typing import NamedTuple
+from urllib.parse import quote, unquote
 
 from pool.web.settings import WebSettings
 
@@ -49,13 +50,14 @@ class Sessions:
     def begin(self, name: str) -> Session:
         """A new session."""
         nonce = base64.urlsafe_b64encode(os.urandom(18)).decode()
-        body = f"{name}~{int(time.time()) + SESSION_SECONDS}~{nonce}"
+        body = f"{_spelled(name)}~{int(time.time()) + SESSION_SECONDS}~{nonce}"
         return Session(name, f"{body}~{self._sign('session', body)}")
 
     def read(self, cookie: str) -> Session | None:
         """The session of a cookie; None when it is not ours or is over."""
         body, _, signature = cookie.rpartition("~")
-        name, _, rest = body.partition("~")
+        spelled, _, rest = body.partition("~")
+        name = unquote(spelled)
         until = rest.partition("~")[0]
         if not _equal(signature, self._sign("session", body)) or not until.isdigit():
             return None
@@ -99,6 +101,11 @@ class Sessions:
     def _sign(self, purpose: str, text: str) -> str:
         message = f"{purpose}\0{text}".encode("utf-8", "surrogateescape")
         return base64.urlsafe_b64encode(hmac.digest(self._key, message, "sha256")).decode().rstrip("=")
+
+
+def _spelled(name: str) -> str:
+    """A name as a cookie can hold it, without the mark that ends it there."""
+    return quote(name, safe="@", errors="replace").replace("~", "%7E")
 
 
 def _equal(one: str, other: str) -> bool:

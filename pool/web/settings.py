@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,8 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 SHORTEST_TOKEN = 12
 _NAME = re.compile(r"[\w.+-]{1,64}")
 
-#: Asked with the ASGI scope of each request: the person's name, or None to refuse.
-Authenticate = Callable[[Mapping[str, Any]], str | None]
+#: Asked with the ASGI scope of each request: the person's name, or None to refuse. It may be a coroutine function.
+Authenticate = Callable[[Mapping[str, Any]], str | Awaitable[str | None] | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -40,17 +41,7 @@ class Site:
         self.looks = Looks(self.stores)
         self.sessions = Sessions(settings)
         self.mask = Mask(settings.masked_names)
-        self._templates = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(_HERE / "templates"),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            finalize=show.cell,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._templates.filters.update(show.FILTERS)
-        self._templates.filters["masked"] = self._masked
-        self._templates.globals.update(took=show.took, query=forms.query, MASK=MASK)
+        self._templates = _templates()
 
     def page(self, request: Request, template: str, code: int = 200, **facts: Any) -> Response:
         """A page, with the note a change before it left."""
@@ -67,6 +58,7 @@ class Site:
             live=self.settings.live,
             database=Path(self.settings.database).name,
             note=self.sessions.unseal(sealed) if sealed else "",
+            mask=self.mask,
             **facts,
         )
         response = HTMLResponse(text, code)
@@ -86,8 +78,31 @@ class Site:
     def _note_cookie(self) -> str:
         return f"{self.settings.cookie}_note"
 
-    def _masked(self, value: object) -> str:
-        return "" if value is None else self.mask.text(show.visible(value))
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+    """All templates, compiled: nobody's first page waits for that, and each dashboard of a process uses them."""
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=show.cell,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.filters.update(show.FILTERS)
+    made.filters["masked"] = _masked
+    made.globals.update(took=show.took, query=forms.query, MASK=MASK)
+    for name in made.list_templates():
+        made.get_template(name)
+    return made
+
+
+@jinja2.pass_context
+def _masked(context: jinja2.runtime.Context, value: object) -> str:
+    mask: Mask = context["mask"]
+    return "" if value is None else mask.text(show.visible(value))
 
 
 def url(request: Request, path: str) -> str:

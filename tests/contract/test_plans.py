@@ -14,6 +14,8 @@ from pool.store import SQL, Store
 ALLOWED = {
     ("next_due", "jobs USING INDEX jobs_claim"): "LIMIT 1 in the index's order: its first entry",
     ("next_due", "jobs USING COVERING INDEX jobs_claim"): "the same",
+    ("tail_next", "jobs USING INDEX jobs_claim"): "the same",
+    ("tail_next", "jobs USING COVERING INDEX jobs_claim"): "the same",
     ("oldest_run_at", "jobs USING INDEX jobs_due"): "LIMIT 1 in the index's order",
     ("oldest_run_at", "jobs USING COVERING INDEX jobs_due"): "the same",
     ("last_errors", "a"): "LIMIT in the order of the table's own key",
@@ -24,6 +26,8 @@ ALLOWED = {
     ("count_all", "jobs USING COVERING INDEX *"): "a count of all rows; only people and metrics ask",
     ("count_queued", "jobs USING * jobs_*"): "a count of the queued ones alone",
     ("count_dead", "jobs USING * jobs_dead"): "a count of the dead ones alone",
+    ("count_queued_to", "jobs USING * jobs_*"): "the same, and LIMIT",
+    ("count_dead_to", "jobs USING * jobs_dead"): "the same, and LIMIT",
 }
 #: This index holds running jobs alone: as many as there are workers.
 SMALL = "jobs_running"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pool import Queue, cli
+from pool.clock import now_text
 from tests.conftest import Command
 from tests.support import environment, row, rows, stranger
 
@@ -269,12 +270,28 @@ def test_an_empty_queue_has_a_status_too(queue: Queue, command: Command) -> None
 
 @pytest.mark.parametrize(
     ("status", "ids"),
-    [("queued", [4, 5]), ("running", [3]), ("done", [1]), ("dead", [2]), ("archive", [6]), ("", [5, 4, 3, 2, 1])],
+    [
+        ("queued", [4, 5]),
+        ("scheduled", [5]),
+        ("running", [3]),
+        ("done", [1]),
+        ("dead", [2]),
+        ("archive", [6]),
+        ("", [5, 4, 3, 2, 1]),
+    ],
 )
 def test_list_shows_the_jobs_of_each_status(status: str, ids: list[int], mixed: Queue, command: Command) -> None:
     chosen = ["--status", status] if status else []
     assert [each["id"] for each in command("list", "--json", *chosen).ok().json()] == ids
     assert all(f"{each}" in command("list", *chosen).ok().out for each in ids[:1])
+
+
+def test_scheduled_jobs_are_run_now_all_at_once(mixed: Queue, command: Command, database: Path) -> None:
+    chosen = ("retry", "--status", "scheduled")
+    assert "1 job would be queued again" in command(*chosen, "--dry-run").ok().out
+    waits = row(database, 4)
+    assert "queued again: 5" in command(*chosen).ok().out
+    assert (row(database, 4), row(database, 5)["run_at"] <= now_text()) == (waits, True)
 
 
 def test_list_is_narrowed_by_type_limit_and_id(mixed: Queue, command: Command) -> None:

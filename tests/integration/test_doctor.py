@@ -25,7 +25,7 @@ from pool.doctor.finding import Subject, size, span
 from pool.doctor.machine import _cgroup
 from pool.store import Store
 from tests.conftest import Command, StartPool
-from tests.support import environment, eventually, stranger
+from tests.support import environment, eventually, rows, stranger
 
 VARIABLES = frozenset({"POOL_DB", "POOL_TOKEN"})
 HOUR = 3600.0
@@ -288,6 +288,30 @@ def test_a_type_that_no_living_pool_handles_is_told(queue: Queue, database: Path
     queue.enqueue("tpyo")
     living_pool(database, {"types": ["handled"]})
     only_bad(findings(database), "types", Level.WARN, "'tpyo'", "--handlers")
+
+
+def test_a_real_pool_tells_its_types_and_what_was_probably_meant(
+    queue: Queue, database: Path, pool: StartPool, command: Command
+) -> None:
+    queue.enqueue("note", {"path": "x"}, delay=HOUR)
+    queue.enqueue("ehco", delay=HOUR)
+    queue.enqueue("unlike anything", delay=HOUR)
+    running = pool(workers=2, handlers="").ready(2)
+
+    def types() -> list[str]:
+        return json.loads(rows(database, "SELECT report FROM pools")[0]["report"]).get("types") or []
+
+    told = eventually(types)
+    assert {"note", "hold", "fail", "echo"} <= set(told) and told == sorted(set(told))
+    finding = findings(database)["types"]
+    assert finding.level == Level.WARN and "'ehco', 'unlike anything'" in finding.what
+    assert "did you mean 'echo' instead of 'ehco'?" in finding.todo and "--handlers" in finding.todo
+    (database.parent / "tasks.py").open("a").write("\n\n@handler('ehco')\ndef ehco():\n    pass\n")
+    running.signal(signal.SIGHUP)
+    eventually(lambda: "ehco" in types(), what="the types after a reload")
+    assert findings(database)["types"].what.endswith("handles: 'unlike anything'")
+    command("cancel", "--db", str(database), "3").ok()
+    assert findings(database)["types"].level == Level.OK
 
 
 def test_jobs_that_failed_for_want_of_a_handler_are_told(queue: Queue, database: Path, pool: StartPool) -> None:

@@ -26,13 +26,13 @@ ERRORS = (None, "Timeout after 3 s", "100% broken", "file_a is gone", "é is not
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """Three hundred jobs of every kind, some archived, with times that are unlike the order of their ids."""
+    """Three hundred jobs of every kind, sixty of them due later, with times unlike the order of their ids."""
     path = tmp_path_factory.mktemp("selection") / "jobs.db"
     store = Store.open(str(path))
     chance = random.Random(7)
     with store.transaction():
-        for number in range(1, 301):
-            status = chance.choice(STATUSES)
+        for number in range(1, 361):
+            status = chance.choice(("queued", "running", "done", "dead", "archive")) if number <= 300 else "scheduled"
             key = chance.choice(KEYS)
             store.connection.execute(
                 """INSERT INTO jobs
@@ -41,8 +41,8 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
                 (
                     number,
                     chance.choice(TYPES),
-                    "dead" if status == "archive" else status,
-                    f"2030-01-0{chance.randint(1, 9)} 00:00:00",
+                    {"archive": "dead", "scheduled": "queued"}.get(status, status),
+                    f"2030-01-{'1' if status == 'scheduled' else '0'}{chance.randint(1, 9)} 00:00:00",
                     key if key is None else f"{key}{number}",
                     chance.choice(ERRORS),
                     f"2030-01-0{chance.randint(1, 9)} 0{chance.randint(0, 9)}:00:00.000",
@@ -69,7 +69,10 @@ def meant(row: dict[str, Any], chosen: Selection) -> bool:
     key, wanted = row["idempotency_key"], chosen.key
     return all(
         (
-            row["status"] == chosen.status if chosen.status else row["status"] != "archive",
+            row["status"] in (chosen.status, {"scheduled": "queued"}.get(chosen.status, ""))
+            if chosen.status
+            else row["status"] != "archive",
+            chosen.status != "scheduled" or row["run_at"] > NOW,
             chosen.type in (None, row["type"]),
             wanted is None
             or (key is not None and (key.startswith(wanted[:-1]) if wanted.endswith("*") else key == wanted)),
@@ -139,6 +142,7 @@ def test_pages_count_and_walk_find_exactly_what_the_words_mean(
         ("done", lambda row: -row["id"]),
         ("running", lambda row: -row["id"]),
         ("queued", lambda row: (row["run_at"], row["id"])),
+        ("scheduled", lambda row: (row["run_at"], row["id"])),
     ],
 )
 @pytest.mark.parametrize("narrow", [2, 50_000])
@@ -161,6 +165,16 @@ def test_dead_and_archived_jobs_come_by_when_they_became_that_latest_first(
         found = [row for row in everything(filled) if meant(row, chosen)]
         expected = sorted(found, key=lambda row: (row[column], row["id"]), reverse=True)
         assert in_pages(filled, chosen, 5) == ids(expected)
+
+
+def test_a_page_of_scheduled_jobs_goes_on_after_its_place_also_when_that_is_due_by_now(filled: Store) -> None:
+    chosen, later = Selection(status="scheduled"), "2030-01-15 12:00:00.000"
+    place = page(filled, chosen, NOW, 7).next
+    assert place is not None and place.at < later
+    expected = [row for row in everything(filled) if row["status"] == "queued" and row["run_at"] > later]
+    assert set(ids(page(filled, chosen, later, 500, place).rows)) == set(ids(expected)) != set()
+    steps = [step for step in explained(filled, chosen, later, place) if "jobs_due" in step]
+    assert steps == ["SEARCH jobs USING INDEX jobs_due (run_at>?)"]
 
 
 def test_a_full_last_page_is_followed_by_an_empty_one_and_a_short_one_by_none(filled: Store) -> None:
@@ -227,11 +241,14 @@ def test_rows_that_are_no_text_hide_no_other_and_end_every_walk(store: Store, da
 # plans
 
 
-def explained(store: Store, chosen: Selection, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The plan of the first page's statement."""
+PLACE = Cursor(150, NOW)
+
+
+def explained(store: Store, chosen: Selection, now: str = NOW, after: Cursor = PLACE) -> list[str]:
+    """The plan of a page's statement."""
     seen: list[str] = []
     store.connection.set_trace_callback(seen.append)
-    page(store, chosen, NOW, 50, Cursor(150, NOW))
+    page(store, chosen, now, 50, after)
     store.connection.set_trace_callback(None)
     (sql,) = (each for each in seen if each.startswith("SELECT id,"))
     return [step[3] for step in store.connection.execute(f"EXPLAIN QUERY PLAN {sql}").fetchall()]
@@ -242,6 +259,7 @@ def explained(store: Store, chosen: Selection, monkeypatch: pytest.MonkeyPatch) 
     ("chosen", "index"),
     [
         (Selection(status="queued"), "jobs_due"),
+        (Selection(status="scheduled"), "jobs_due"),
         (Selection(status="running"), "jobs_running"),
         (Selection(status="dead"), "jobs_dead"),
         (Selection(status="dead", older=86_400), "jobs_dead"),
@@ -261,7 +279,7 @@ def test_each_list_follows_the_index_that_is_for_it(
     chosen: Selection, index: str, narrow: int, filled: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(selection, "NARROW", narrow)
-    steps = explained(filled, chosen, monkeypatch)
+    steps = explained(filled, chosen)
     assert any(index in step for step in steps), steps
     if narrow == 1 and chosen.key is None and chosen.status != "running":
         assert not any("TEMP B-TREE" in step for step in steps), steps
@@ -271,11 +289,9 @@ def test_where_a_type_is_rare_its_index_is_followed_and_where_it_is_not_the_list
     filled: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = Selection(status="queued", type="thumbnail")
-    few = count(filled, Selection(status="queued"), NOW)
+    few = min(count(filled, each, NOW) for each in (Selection(status="queued"), Selection(type="thumbnail")))
     monkeypatch.setattr(selection, "NARROW", few)  # both leave more than that
-    assert any("jobs_due" in step for step in explained(filled, chosen, monkeypatch))
+    assert any("jobs_due" in step for step in explained(filled, chosen))
     monkeypatch.setattr(selection, "NARROW", 50_000)
-    (smaller,) = [
-        step for step in explained(filled, Selection(status="queued", type="nothing"), monkeypatch) if "INDEX" in step
-    ]
+    (smaller,) = [step for step in explained(filled, Selection(status="queued", type="nothing")) if "INDEX" in step]
     assert "jobs_type" in smaller

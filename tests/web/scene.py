@@ -82,14 +82,17 @@ def _job(store: Store, dice: random.Random, number: int, now: float) -> None:
     dead = status == "dead"
     due = -80_500 if status != "queued" else dice.randint(-240, -5) if number % 5 == 0 else dice.randint(60, 9000)
     failed = dead or dice.random() < 0.1
+    attempts, changed = 5 if dead else dice.randint(0, 3), dice.randint(0, 80_000)
+    if status == "queued" and not failed and number % 4:
+        attempts, changed = 0, 90_000  # as it was enqueued
     store.connection.execute(
         """INSERT INTO jobs (type, payload, status, attempts, run_at, last_error, idempotency_key, created_at,
         updated_at, result) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
         (
-            type, json.dumps(_payload(type, number)), status, 5 if dead else dice.randint(0, 3),
+            type, json.dumps(_payload(type, number)), status, attempts,
             utc_text(now + due), error if failed else None,
             f"{type}:{number}" if number % 3 == 0 else None, utc_text(now - 90_000),
-            utc_text(now - dice.randint(0, 80_000)), '{"bytes":48213,"format":"WEBP"}' if status == "done" else None,
+            utc_text(now - changed), '{"bytes":48213,"format":"WEBP"}' if status == "done" else None,
         ),
     )  # fmt: skip
     for attempt in (1, 2) if failed else ():

@@ -60,8 +60,8 @@ def pages(database: Path) -> dict[str, str]:
     store.close()
     return {
         "overview": "/", "jobs": "/jobs", "job": f"/jobs/{dead}", "running": f"/jobs/{running}",
-        "edit": f"/jobs/{dead}/edit", "dead": "/dead", "bulk": "/bulk?action=retry&status=dead",
-        "archive": "/archive", "audit": "/audit",
+        "edit": f"/jobs/{dead}/edit", "scheduled": "/scheduled", "dead": "/dead",
+        "bulk": "/bulk?action=retry&status=dead", "archive": "/archive", "audit": "/audit",
     }  # fmt: skip
 
 

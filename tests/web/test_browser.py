@@ -72,8 +72,8 @@ def own(tmp_path: Path, database: Path) -> Iterator[str]:
 
 
 PATHS = (
-    "/", "/?span=day", "/jobs", "/dead", "/jobs/4", "/jobs/4/edit", "/jobs/3", "/archive", "/audit",
-    "/bulk?action=retry&status=dead", "/jobs/999999",
+    "/", "/?span=day", "/jobs", "/scheduled", "/dead", "/jobs/4", "/jobs/4/edit", "/jobs/3", "/archive", "/audit",
+    "/bulk?action=retry&status=dead", "/bulk?action=retry&status=scheduled", "/jobs/999999",
 )  # fmt: skip
 
 
@@ -193,7 +193,9 @@ def test_markup_from_a_job_stays_text_in_a_browser(opened: Browser, own: str, qu
     queue.enqueue(evil, {evil: evil}, key=evil)
     store.connection.execute("UPDATE jobs SET status = 'dead', last_error = ?", (evil,))
     seen = Seen(opened, own)
-    for path in ("/", "/jobs", "/dead", "/jobs/1", "/jobs/1/edit"):
+    queue.enqueue(evil, {evil: evil}, delay=3600)
+    store.connection.execute("UPDATE jobs SET last_error = ?, attempts = 1 WHERE status = 'queued'", (evil,))
+    for path in ("/", "/jobs", "/scheduled", "/dead", "/jobs/1", "/jobs/1/edit"):
         seen.page.goto(path)
         expect(seen.page.locator("#live")).to_have_text("Live")
         queue.enqueue("another")  # the update is made of the same text

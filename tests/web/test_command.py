@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from pool import Queue
-from tests.support import eventually, rows
+from pool.status import FEW_DUE, GLANCE
+from tests.support import eventually, rows, statuses, stranger
 from tests.web.scene import Web
 
 TOKEN = {"POOL_WEB_TOKEN": "correct horse battery"}
@@ -66,6 +67,42 @@ def test_a_signal_right_after_the_start_is_not_lost(number: signal.Signals, web:
     running = web()  # it has said its address, and may not serve yet
     running.process.send_signal(number)
     assert running.process.wait(60) == 0, running.log
+
+
+def test_of_a_long_queue_the_first_page_says_at_least_and_tells_its_tab_to_look_again(
+    web: StartWeb, filled: Path
+) -> None:
+    more = GLANCE + 5_000
+    with stranger(filled) as connection:
+        connection.execute(
+            """WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+            INSERT INTO jobs (type, payload) SELECT 't', '{}' FROM n""",
+            (more,),
+        )
+    counts = statuses(filled)
+    running = web()
+    first = get(running, "/")[1]
+    assert f"≥ </span>{FEW_DUE:,}</dd>" in first.replace("&#8239;", " ").replace("\u202f", " ")
+    assert f"{counts['queued']:,} queued" not in first
+    stream = connect(running)
+    stream.request("GET", "/events")
+    answer = stream.getresponse()
+    eventually(lambda: answer.readline().startswith(b"event: changed"))
+    stream.close()
+    second = get(running, "/")[1]
+    assert "≥" not in second and f"{counts['queued']:,} queued" in second and f"{counts['done']:,} done" in second
+
+
+def test_metrics_are_exact_at_first_sight(web: StartWeb, filled: Path) -> None:
+    with stranger(filled) as connection:
+        connection.execute(
+            """WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+            INSERT INTO jobs (type, payload) SELECT 't', '{}' FROM n""",
+            (GLANCE + 5_000,),
+        )
+    running = web()
+    assert "≥" in get(running, "/")[1]
+    assert f'jobpool_jobs{{status="queued"}} {float(statuses(filled)["queued"])}' in get(running, "/metrics")[1]
 
 
 def test_an_open_stream_tells_of_a_change(web: StartWeb, filled: Path) -> None:

@@ -36,6 +36,7 @@ GETS = (
     "/jobs",
     "/jobs/1",
     "/jobs/1/edit",
+    "/scheduled",
     "/dead",
     "/archive",
     "/audit",
@@ -93,7 +94,7 @@ def hostile() -> Iterator[Hostile]:
         yield Hostile("POST", f"/pools/{quote(job, safe='%')}/scale", with_token=True, fields={"workers": job})
         yield Hostile("GET", f"/jobs?id={quote(job)}")
         yield Hostile("GET", f"/audit?before={quote(job)}")
-    for cursor, path in itertools.product(CURSORS, ("/jobs", "/dead", "/jobs?status=queued", "/archive")):
+    for cursor, path in itertools.product(CURSORS, ("/jobs", "/dead", "/jobs?status=queued", "/scheduled", "/archive")):
         yield Hostile("GET", f"{path}{'&' if '?' in path else '?'}after={quote(cursor)}")
     for method, path in itertools.product(METHODS, GETS):
         yield Hostile(method, path)
@@ -153,7 +154,22 @@ def test_hostile_text_in_jobs_is_harmless_on_every_page(client: MakeClient, stor
             )
             store.connection.execute(f"UPDATE attempts SET {name} = ? WHERE id = last_insert_rowid()", (mark,))
     browser = client()
-    paths = ["/", "/jobs", "/dead", "/metrics", "/bulk?action=retry&status=dead"]
+    for number, mark in enumerate(MARKS, start=1):
+        store.connection.execute(
+            """INSERT INTO jobs (type, payload, attempts, run_at, last_error, idempotency_key)
+            VALUES (:mark, '{}', 1, '2999-01-01 ' || :mark, :mark, 'later' || :mark || :number)""",
+            {"mark": mark.encode("utf-8", "replace").decode(), "number": number},
+        )
+    paths = [
+        "/",
+        "/jobs",
+        "/scheduled",
+        "/scheduled?after=1@2998",
+        "/bulk?action=retry&status=scheduled",
+        "/dead",
+        "/metrics",
+        "/bulk?action=retry&status=dead",
+    ]
     paths += [f"/jobs/{number}{tail}" for number in range(1, len(MARKS) + 1) for tail in ("", "/edit")]
     for path in paths:
         answer = browser.get(path)

@@ -19,6 +19,7 @@ PAGES = (
     "/",
     "/?span=day",
     "/jobs",
+    "/scheduled",
     "/dead",
     "/archive",
     "/audit",
@@ -191,3 +192,37 @@ def test_a_job_s_page_shows_the_trace_it_belongs_to(client: MakeClient, store: S
     pages = [client().get(f"/jobs/{number}").text for number in (1, 2, 3)]
     assert f"<dt>Trace</dt><dd>{trace}</dd>" in pages[0]
     assert not any("Trace</dt>" in page for page in pages[1:])
+
+
+def test_scheduled_jobs_come_by_when_they_are_due_with_why(client: MakeClient, queue: Queue, store: Store) -> None:
+    queue.enqueue("now")
+    queue.enqueue("week", delay=7 * 86_400)
+    queue.enqueue("minutes", delay=1_200)
+    queue.enqueue("hours", delay=5 * 3_600)
+    later = utc_text(time.time() + 3_000)
+    store.connection.execute(
+        "UPDATE jobs SET attempts = 2, last_error = 'no <luck>' || char(10) || 'more', run_at = ? WHERE id = 1",
+        (later,),
+    )
+    store.connection.execute("UPDATE jobs SET updated_at = ? WHERE type = 'hours'", (utc_text(time.time() + 1),))
+    text = client().get("/scheduled").text
+    assert re.findall(r'<th scope="row">(\w+)</th>', text) == ["minutes", "now", "hours", "week"]
+    assert re.findall(r"<dt>([\w ]+)</dt><dd>([\d,]+)</dd>", text) == [
+        ("Within an hour", "2"), ("Within a day", "3"), ("In all", "4")
+    ]  # fmt: skip
+    assert "no &lt;luck&gt;" in text and later[:19] in text and "in 50 min" in text
+    assert text.count("delayed when it was enqueued") == 2 and "put off" in text.partition("<tbody>")[2]
+    filtered = client().get("/scheduled?type=week").text
+    assert re.findall(r'<th scope="row">(\w+)</th>', filtered) == ["week"] and "Within an hour" not in filtered
+
+
+def test_a_page_of_scheduled_jobs_is_followed_by_the_next(client: MakeClient, queue: Queue) -> None:
+    queue.enqueue_many(Spec("t", delay=60.0 + (number * 37) % 120) for number in range(120))
+    browser, path, seen = client(), "/scheduled", []
+    while path:
+        text = browser.get(path).text
+        seen += re.findall(r'id="j(\d+)"', text)
+        following = re.search(r'href="([^"]+)" rel="next"', text)
+        path = following[1].replace("&amp;", "&") if following else ""
+    wanted = [str(each["id"]) for each in rows(queue.path, "SELECT id FROM jobs ORDER BY run_at, id")]
+    assert seen == wanted

@@ -60,6 +60,9 @@ FROM jobs_archive INDEXED BY archive_key WHERE idempotency_key IS NOT NULL
 -- name: part_status_queued
 AND status = 'queued'
 
+-- name: part_status_scheduled
+AND status = 'queued' AND run_at > :now
+
 -- name: part_status_running
 AND status = 'running'
 
