@@ -107,7 +107,7 @@ class Store:
         with self._write:
             before = self.connection.total_changes
             if trace_context is None:
-                self.connection.executemany(SQL["enqueue"], jobs)
+                self.connection.executemany(SQL["enqueue"], map(tuple, jobs))  # plain ones bind faster
             else:
                 self.connection.executemany(SQL["enqueue_traced"], ((*job, trace_context) for job in jobs))
             return self.connection.total_changes - before
@@ -383,7 +383,9 @@ def enqueue_on(connection: sqlite3.Connection, job: NewJob, trace_context: str |
     """Store a job within whatever transaction the connection is in."""
     cursor = connection.cursor()
     cursor.row_factory = None  # the caller's connection may make dictionaries of rows
-    statement, row = (SQL["enqueue"], job) if trace_context is None else (SQL["enqueue_traced"], (*job, trace_context))
+    statement, row = (
+        (SQL["enqueue"], tuple(job)) if trace_context is None else (SQL["enqueue_traced"], (*job, trace_context))
+    )
     while True:
         # The id from lastrowid, not RETURNING, which costs half as much again.
         if cursor.execute(statement, row).rowcount and (created := cursor.lastrowid):

@@ -35,6 +35,20 @@ def held(tmp_path: Path, times: int = 1) -> int:
     return int(eventually(lambda: lines(tmp_path / "started")[times - 1 : times])[0])
 
 
+def at_rest(pid: int) -> None:
+    """Wait until a process has done nothing for a while."""
+
+    def switches() -> str:
+        return Path(f"/proc/{pid}/status").read_text().partition("voluntary_ctxt_switches")[2]
+
+    def fact() -> bool:
+        before = switches()
+        time.sleep(0.3)
+        return title_of(pid).endswith("idle") and switches() == before
+
+    eventually(fact)
+
+
 def test_jobs_run_once_each_and_their_results_are_stored(
     pool: StartPool, queue: Queue, database: Path, tmp_path: Path
 ) -> None:
@@ -211,8 +225,9 @@ def test_an_enqueue_wakes_an_idle_worker_even_while_the_supervisor_is_stopped(
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_stopped_idle_worker_keeps_no_job_waiting(number: int, pool: StartPool, queue: Queue, tmp_path: Path) -> None:
     running = pool(workers=2).ready(2)
-    eventually(lambda: all(title_of(pid).endswith("idle") for pid in running.workers().values()))
-    os.kill(running.workers()[number], signal.SIGSTOP)
+    worker = running.workers()[number]
+    at_rest(worker)  # not in the middle of a claim, with the database locked
+    os.kill(worker, signal.SIGSTOP)
     for n in range(3):
         began = time.monotonic()
         queue.enqueue("note", {"path": str(tmp_path / "ran")})
