@@ -164,16 +164,18 @@ class Chaos:
 
     def fault_kill_supervisor(self) -> tuple[int, ...]:
         """SIGKILL the supervisor, see its workers go, start another."""
-        pids = [worker.pid for worker in self.workers()]
+        workers = self.workers()
         self.pool.kill()
         self.pool.wait()
-        end = time.monotonic() + 2
-        while any(alive(pid) for pid in pids) and time.monotonic() < end:
+        # Generous, for a worker in the middle of its imports has not asked the kernel yet to be killed with its parent;
+        # it finds out by itself at their end, and the processors are busy.
+        end = time.monotonic() + 10
+        while any(alive(worker) for worker in workers) and time.monotonic() < end:
             time.sleep(0.002)
-        if left := [pid for pid in pids if alive(pid)]:
-            self.breaches.append(f"workers {left} outlived their supervisor by 2 s")
+        if left := [f"{worker.pid} {title(worker)!r}" for worker in workers if alive(worker)]:
+            self.breaches.append(f"workers {left} outlived their supervisor by 10 s")
         self.pool = self.start_pool()
-        return tuple(-pid for pid in pids)
+        return tuple(-worker.pid for worker in workers)
 
     def fault_stop(self) -> tuple[int, ...]:
         """Hold up one worker with SIGSTOP for a moment."""
@@ -387,10 +389,10 @@ def title(process: psutil.Process) -> str:
         return ""
 
 
-def alive(pid: int) -> bool:
-    """Whether a process lives (a zombie does not)."""
+def alive(process: psutil.Process) -> bool:
+    """Whether a process lives (a zombie does not, nor does another that has its pid by now)."""
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
 
