@@ -156,8 +156,9 @@ class Store:
         job = Job._make(rows[0])
         if groups and not job.crashes and (size := groups.get(job.type, 1)) > 1:
             rows = execute(SQL["next_due_group"], (worker, now, job.priority, size, job.type)).fetchall()
-            execute(SQL["claim_group"], (worker, now, _ids(row[0] for row in rows)))
-            return [Job._make(row) for row in rows]
+            if rows:  # else a stranger's row of nonsense, such as crashes that are text, joins no group, not even its own
+                execute(SQL["claim_group"], (worker, now, _ids(row[0] for row in rows)))
+                return [Job._make(row) for row in rows]
         execute(_CLAIM, (worker, now, job.id))
         return [job]
 
