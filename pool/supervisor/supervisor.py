@@ -266,7 +266,7 @@ class Supervisor:
             lines = [line for line in output.splitlines() if line.startswith("error: ")]
             self.fail(kind(lines[-1].removeprefix("error: ") if lines else f"a worker ended at its start: {exit}"))
 
-    # from the database thread; all but look() through the loop
+    # from the database thread: what is asked often within it, the others through the loop
 
     def has_idle(self) -> bool:
         """Whether any worker waits for a job. Called in the database thread, often."""
