@@ -173,8 +173,8 @@ class Supervisor:
             self._change(PoolState.RUNNING)
 
     def _is_settling(self) -> bool:
-        """Whether deaths are still to be settled; what the database refuses for EXIT_SECONDS after the last worker's end
-        is left to the pool that starts next."""
+        """Whether deaths are still to be settled; what the database refuses for EXIT_SECONDS after its last worker
+        has ended is left to the pool that starts next."""
         return self._unsettled > 0 and time.monotonic() - self._manned_at < EXIT_SECONDS
 
     def _pause_before_next(self, fleet: Fleet) -> float:
