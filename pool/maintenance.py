@@ -16,6 +16,10 @@ from pool.store import Evidence, Store
 
 #: How often a job may be handed back because its pool died, before that counts as its own crash.
 MAX_INTERRUPTIONS = 5
+#: Sizes of the write-ahead log of which a pool's log and the doctor tell.
+WAL_WARNING_BYTES, WAL_ALARM_BYTES = 64 << 20, 512 << 20
+#: Free space below which no job is claimed, so that the ends of running ones still fit.
+LOW_SPACE_BYTES = 8 << 20
 
 
 class Reaped(NamedTuple):

@@ -57,16 +57,11 @@ def retry(store: Store, order: Order, progress: Progress | None = None) -> Chang
     taken: list[int] = []
 
     def one(job_id: int) -> bool:
-        if store.execute("requeue", id=job_id, now=order.now):
-            return True
         try:
-            if not store.execute("unarchive_copy", id=job_id, now=order.now):
-                return False
+            return store.requeue_within(job_id, order.now)
         except sqlite3.IntegrityError:
             taken.append(job_id)  # its key, or its id, is another job's now; only this statement is undone
             return False
-        store.execute("unarchive_delete", id=job_id)
-        return True
 
     changed = _Change(store, order, "retry", progress).run(places(order.chosen), _one_by_one(one))
     bell = Caller(store.path)
@@ -85,10 +80,7 @@ def archive(store: Store, order: Order, progress: Progress | None = None) -> Cha
         raise UsageError(f"jobs of status {order.chosen.status} cannot be archived; pool cancel ends running ones")
 
     def one(job_id: int) -> bool:
-        if not store.execute("archive_copy", id=job_id, by=order.by, reason=order.reason, now=order.now):
-            return False
-        store.execute("archive_delete", id=job_id)
-        return True
+        return store.archive_within(job_id, order.by, order.reason, order.now)
 
     return _Change(store, order, "archive", progress).run([order.chosen], _one_by_one(one))
 

@@ -8,8 +8,8 @@ import sqlite3
 
 from pool import holders
 from pool.doctor.finding import Finding, OutsideCheck, Subject, fail, ok, size, warn
+from pool.maintenance import LOW_SPACE_BYTES, WAL_ALARM_BYTES, WAL_WARNING_BYTES
 from pool.store.sqlite import OLDEST_LIBRARY
-from pool.supervisor.sweeps import LOW_SPACE_BYTES, WAL_ALARM_BYTES, WAL_WARNING_BYTES
 
 #: SQLite's log needs shared memory between all who open the file, which these cannot give across hosts.
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "glusterfs", "ocfs2", "gfs2")

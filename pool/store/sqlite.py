@@ -1,4 +1,4 @@
-"""The SQLite dialect: opening a file safely, its schema, and the write transaction every change goes through."""
+"""The SQLite dialect: opening a file safely, bringing its schema up to date, and moving its log into it."""
 
 from __future__ import annotations
 

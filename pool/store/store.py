@@ -156,8 +156,9 @@ class Store:
         job = Job._make(rows[0])
         if groups and not job.crashes and (size := groups.get(job.type, 1)) > 1:
             rows = execute(SQL["next_due_group"], (worker, now, job.priority, size, job.type)).fetchall()
-            execute(SQL["claim_group"], (worker, now, _ids(row[0] for row in rows)))
-            return [Job._make(row) for row in rows]
+            if rows:  # a stranger's row of nonsense, such as crashes that are text, joins no group, not even its own
+                execute(SQL["claim_group"], (worker, now, _ids(row[0] for row in rows)))
+                return [Job._make(row) for row in rows]
         execute(_CLAIM, (worker, now, job.id))
         return [job]
 
@@ -296,19 +297,23 @@ class Store:
         Raises:
             UsageError: an archived job whose key another job has taken meanwhile.
         """
-        bound = {"id": job_id, "now": now}
         with self._write:
-            if self._execute(SQL["requeue"], bound).fetchall():
-                return True
             try:
-                if not self._execute(SQL["unarchive_copy"], bound).fetchall():
-                    return False
+                return self.requeue_within(job_id, now)
             except sqlite3.IntegrityError:
                 raise UsageError(
                     f"job {job_id} cannot leave the archive: another job has its key or its id now"
                 ) from None
-            self._execute(SQL["unarchive_delete"], bound)
+
+    def requeue_within(self, job_id: int, now: str) -> bool:
+        """The same within a transaction of the caller's; raises IntegrityError instead, which leaves that as it was."""
+        bound = {"id": job_id, "now": now}
+        if self._execute(SQL["requeue"], bound).fetchall():
             return True
+        if not self._execute(SQL["unarchive_copy"], bound).fetchall():
+            return False
+        self._execute(SQL["unarchive_delete"], bound)
+        return True
 
     def run_again(self, job_id: int, now: str) -> bool:
         """Queue a finished job anew. False when it is not done."""
@@ -318,11 +323,15 @@ class Store:
     def archive(self, job_id: int, by: str, reason: str, now: str) -> bool:
         """Move a job that is not running to the archive. False when there is none such."""
         with self._write:
-            bound = {"id": job_id, "by": by, "reason": reason, "now": now}
-            if not self._execute(SQL["archive_copy"], bound).fetchall():
-                return False
-            self._execute(SQL["archive_delete"], bound)
-            return True
+            return self.archive_within(job_id, by, reason, now)
+
+    def archive_within(self, job_id: int, by: str, reason: str, now: str) -> bool:
+        """The same within a transaction of the caller's."""
+        bound = {"id": job_id, "by": by, "reason": reason, "now": now}
+        if not self._execute(SQL["archive_copy"], bound).fetchall():
+            return False
+        self._execute(SQL["archive_delete"], bound)
+        return True
 
     def cancel(self, job_id: int, by: str, now: str) -> str | None:
         """Cancel a job: "cancelled" when it was waiting and is in the archive now, "requested" when it runs and its
@@ -333,8 +342,7 @@ class Store:
     def cancel_within(self, job_id: int, by: str, now: str) -> str | None:
         """The same within a transaction of the caller's."""
         if self._execute(SQL["queued_status"], {"id": job_id}).fetchall():
-            self._execute(SQL["archive_copy"], {"id": job_id, "by": by, "reason": "cancelled", "now": now}).fetchall()
-            self._execute(SQL["archive_delete"], {"id": job_id})
+            self.archive_within(job_id, by, "cancelled", now)
             return "cancelled"
         rows = self._execute(SQL["request_cancel"], {"id": job_id, "by": by, "now": now}).fetchall()
         return "requested" if rows else None

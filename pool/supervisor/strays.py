@@ -80,8 +80,10 @@ def await_end(strays: Collection[Stray], group: int = 0) -> None:
     """Wait until those that were killed are gone, and the group of a worker that was, at most GONE_SECONDS."""
     give_up = time.monotonic() + GONE_SECONDS
     while time.monotonic() < give_up:
-        if not any(process.start_time(each.pid) == each.start for each in strays) and not (group and _exists(group)):
-            return
+        with contextlib.suppress(OSError):  # no descriptor to be had: look again
+            left = any(process.start_time(each.pid) == each.start for each in strays)
+            if not left and not (group and _exists(group)):
+                return
         time.sleep(0.001)
 
 

@@ -35,6 +35,7 @@ TICK_SECONDS, IDLE_TICK_SECONDS = 0.05, 0.5
 REPORT_SECONDS, CHANGED_REPORT_SECONDS = 5.0, 0.5
 #: A gap between two looks longer than this means that we were stopped or starved: deadlines move by it.
 GAP_SECONDS = 1.5
+#: How long a pool without workers waits for a database that refuses what is left to write, and then for its thread.
 EXIT_SECONDS = 5.0
 #: How long a pool waits at its start for a database that is locked or has no space.
 START_SECONDS = 60.0
@@ -63,7 +64,7 @@ class Supervisor:
         self._unsettled = 0
         self._stop_at = float("inf")
         self._error: PoolError | None = None
-        self._ready_at = self._looked_at = self._reported_at = 0.0
+        self._ready_at = self._looked_at = self._reported_at = self._manned_at = 0.0
         self._reported: object = None
         self._is_drained = False
         self._fleet: Fleet | None = None
@@ -83,7 +84,7 @@ class Supervisor:
             self._loop.watch(signals.fileno(), lambda: self._on_signals(signals.take()))
             fleet = self._start()
             try:
-                while self._state != PoolState.STOPPING or fleet.children or self._unsettled:
+                while self._state != PoolState.STOPPING or fleet.children or self._is_settling():
                     self._turn(fleet)
             finally:
                 self._close(fleet)
@@ -146,6 +147,8 @@ class Supervisor:
             fleet.forgive(now - self._looked_at)
             self._ready_at += now - self._looked_at
         self._looked_at = now
+        if fleet.children:
+            self._manned_at = now
         self._systemd.ping(now)
         fleet.look(now)
         self._see_state(fleet, now)
@@ -168,6 +171,11 @@ class Supervisor:
             self._change(PoolState.RELOADING)
         elif fleet.ever_ready:
             self._change(PoolState.RUNNING)
+
+    def _is_settling(self) -> bool:
+        """Whether deaths are still to be settled; what the database refuses for EXIT_SECONDS after its last worker
+        has ended is left to the pool that starts next."""
+        return self._unsettled > 0 and time.monotonic() - self._manned_at < EXIT_SECONDS
 
     def _pause_before_next(self, fleet: Fleet) -> float:
         now = time.monotonic()
@@ -266,7 +274,7 @@ class Supervisor:
             lines = [line for line in output.splitlines() if line.startswith("error: ")]
             self.fail(kind(lines[-1].removeprefix("error: ") if lines else f"a worker ended at its start: {exit}"))
 
-    # from the database thread; all but look() through the loop
+    # from the database thread: what is asked often within it, the others through the loop
 
     def has_idle(self) -> bool:
         """Whether any worker waits for a job. Called in the database thread, often."""

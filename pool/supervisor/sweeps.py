@@ -13,6 +13,7 @@ from pool.alerts import Alerts
 from pool.clock import now_text
 from pool.errors import DatabaseLost
 from pool.events import ERROR, INFO, WARNING, Emit, Event
+from pool.maintenance import LOW_SPACE_BYTES, WAL_ALARM_BYTES, WAL_WARNING_BYTES
 from pool.policy import Policy
 from pool.retention import Place
 from pool.settings import PoolSettings
@@ -26,9 +27,6 @@ SWEEP_SECONDS = 5.0
 RETAIN_SECONDS = 30.0
 #: Strangers get that long, that often, for that long after one was seen; see Sweeps._leave_room.
 ROOM_SECONDS, ROOM_EVERY_SECONDS, STRANGER_SECONDS = 0.026, 0.1, 5.0
-WAL_WARNING_BYTES, WAL_ALARM_BYTES = 64 << 20, 512 << 20
-#: Free space below which no job is claimed, so that the ends of running ones still fit.
-LOW_SPACE_BYTES = 8 << 20
 
 
 class Owner(Protocol):

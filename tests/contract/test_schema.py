@@ -98,3 +98,19 @@ def test_the_id_of_an_archived_job_is_never_used_again(queue: Queue) -> None:
     queue.archive(first)
     assert queue.enqueue("t").id == first + 1
     assert queue.retry(first)  # and so it can come back
+
+
+def test_a_store_goes_on_when_a_newer_version_adds_columns(store: Store, database: Path) -> None:
+    queue = Queue(database)
+    for _ in range(3):
+        queue.enqueue("t")
+    with stranger(database) as connection:
+        for table in ("jobs", "jobs_archive", "attempts", "audit", "pools", "workers", "pauses", "counters", "minutes"):
+            connection.execute(f"ALTER TABLE {table} ADD COLUMN later TEXT")
+    first, second = queue.claim(), queue.claim()
+    assert first and second and queue.complete(first) and queue.fail(second, "no luck")
+    assert queue.archive(second.id) and queue.retry(second.id)
+    third = queue.claim()
+    assert third and queue.cancel(third.id) == "requested" and queue.fail(third, "told to end")
+    assert [each["id"] for each in rows(database, "SELECT id FROM jobs_archive")] == [third.id]
+    queue.close()

@@ -220,3 +220,14 @@ def test_a_transaction_that_reads_first_and_writes_later_fails_alone(queue: Queu
             sql.execute("ROLLBACK")
         sql.execute(ENQUEUE, ("t", "{}", None))
     assert len(rows(database)) == 3
+
+
+def test_a_row_of_nonsense_of_a_grouped_type_is_claimed_alone_and_keeps_nobody_waiting(
+    store: Store, database: Path
+) -> None:
+    with stranger(database) as sql:
+        sql.execute("INSERT INTO jobs (type, payload, crashes) VALUES ('t', '{}', '')")
+        sql.execute("INSERT INTO jobs (type, payload, run_at) VALUES ('other', '{}', datetime('now', '+1 second'))")
+    now = utc_text(parse_utc(now_text()) + 2)
+    claims = [store.claim_group("one", {"t": 8}, now) for _ in range(3)]
+    assert [[job.id for job in claimed] for claimed in claims] == [[1], [2], []]

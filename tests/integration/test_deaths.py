@@ -392,6 +392,25 @@ def test_a_pool_starts_on_a_database_that_another_locks(pool: StartPool, queue: 
     eventually(lambda: settled(database, done=1))
 
 
+def test_a_pool_that_is_told_to_end_leaves_to_the_next_one_what_a_locked_database_refuses(
+    pool: StartPool, queue: Queue, database: Path, tmp_path: Path
+) -> None:
+    gate = start_hold(queue, tmp_path)
+    running = pool().ready()
+    started(tmp_path)
+    with stranger(database) as sql:
+        sql.execute("BEGIN IMMEDIATE")
+        os.kill(running.workers()[1], signal.SIGKILL)
+        eventually(lambda: "locked" in running.err, what="a complaint about the lock")
+        assert running.stop() == 0
+        assert row(database)["status"] == "running"
+        sql.execute("ROLLBACK")
+    gate.touch()
+    following = pool().ready()
+    eventually(lambda: settled(database, done=1))
+    assert following.stop() == 0
+
+
 @pytest.mark.parametrize("how", ["deleted", "replaced"])
 def test_a_database_that_vanishes_under_a_pool_stops_it_loudly(
     how: str, pool: StartPool, queue: Queue, database: Path

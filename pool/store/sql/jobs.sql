@@ -134,8 +134,12 @@ WHERE id = :id AND status = 'done'
 RETURNING id;
 
 -- name: archive_copy
--- A job that is not running, copied to the archive.
-INSERT INTO jobs_archive
+-- A job that is not running, copied to the archive. Columns by name: a newer version may add one while a pool of this one
+-- runs.
+INSERT INTO jobs_archive (id, type, payload, status, attempts, max_attempts, run_at, locked_by, locked_at, last_error,
+                          idempotency_key, created_at, updated_at, priority, timeout_seconds, crashes, interruptions,
+                          result, cancel_requested_at, cancel_requested_by, archived_at, archived_by, archive_reason,
+                          trace_context)
 SELECT id, type, payload, status, attempts, max_attempts, run_at, locked_by, locked_at, last_error, idempotency_key,
        created_at, updated_at, priority, timeout_seconds, crashes, interruptions, result,
        cancel_requested_at, cancel_requested_by, :now, :by, :reason, trace_context
@@ -171,7 +175,10 @@ RETURNING id;
 
 -- name: cancelled_copy
 -- running -> archive: how every attempt of a cancelled job ends, whatever else happened to it.
-INSERT INTO jobs_archive
+INSERT INTO jobs_archive (id, type, payload, status, attempts, max_attempts, run_at, locked_by, locked_at, last_error,
+                          idempotency_key, created_at, updated_at, priority, timeout_seconds, crashes, interruptions,
+                          result, cancel_requested_at, cancel_requested_by, archived_at, archived_by, archive_reason,
+                          trace_context)
 SELECT id, type, payload, status, attempts, max_attempts, run_at, NULL, NULL, :error, idempotency_key,
        created_at, :now, priority, timeout_seconds, crashes, interruptions, result,
        cancel_requested_at, cancel_requested_by, :now, cancel_requested_by, 'cancelled', trace_context
