@@ -69,7 +69,8 @@ def is_provably_dead(other: Process) -> bool:
     host name or pid proves nothing (containers share both).
     """
     if other.boot_id != boot_id():
-        return bool(other.machine) and other.machine == _machine()
+        # A hidden /proc/sys (ProcSubset=pid of systemd) leaves a boot without a name: that says nothing of another.
+        return bool(other.boot_id and boot_id() and other.machine) and other.machine == _machine()
     if other.pid_namespace != _pid_namespace():
         return False
     seen = start_time(other.pid)
@@ -154,7 +155,7 @@ def _stat(pid: int) -> list[str] | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b") ")[2].decode().split()
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):  # the last where hidepid=1 hides it
         return None
 
 

@@ -37,7 +37,8 @@ def children_of(pid: int) -> set[int]:
 
 
 def end_strays(known: Collection[int], living: Collection[int], tokens: Collection[str]) -> list[Stray]:
-    """Kill what became our child when its own parent ended, except where a living worker's job may still use it.
+    """Kill what became our child when its own parent ended, with all that it started, except where a living worker's
+    job may still use it.
 
     Args:
         known: pids of our own children that are not strays (workers not yet reaped, helpers).
@@ -47,15 +48,29 @@ def end_strays(known: Collection[int], living: Collection[int], tokens: Collecti
     Returns:
         Those that were killed. They are reaped like any other child.
     """
-    ended = []
-    for pid in children_of(os.getpid()) - set(known):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            start = process.start_time(pid)
-            if start is None or os.getsid(pid) in living or mark_of(pid) in tokens:
-                continue  # a zombie, or a living worker's business
-            os.kill(pid, signal.SIGKILL)  # our own child, not reaped: the pid cannot be another's
-            ended.append(Stray(pid, start))
-    return ended
+    ended: dict[int, Stray] = {}
+    spared = set(known)
+    while True:
+        # What is killed forks no more, and its children are its own until it is gone, then ours: in this order, none
+        # is missed. Nobody but us can reap them, so a pid is not another's.
+        below = {child for pid in ended for child in _children_if_any(pid)}
+        fresh = (below | children_of(os.getpid())) - spared - ended.keys()
+        if not fresh:
+            return list(ended.values())
+        for pid in fresh:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                start = process.start_time(pid)
+                if start is not None and (pid in below or (os.getsid(pid) not in living and mark_of(pid) not in tokens)):
+                    os.kill(pid, signal.SIGKILL)
+                    ended[pid] = Stray(pid, start)
+                    continue
+            spared.add(pid)  # a zombie, or a living worker's business
+
+
+def _children_if_any(pid: int) -> set[int]:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return children_of(pid)
+    return set()
 
 
 def end_marked(tokens: Collection[str]) -> list[Stray]:

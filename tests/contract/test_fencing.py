@@ -262,6 +262,18 @@ def test_a_worker_of_an_earlier_boot_of_this_machine_is_dead_and_one_of_another_
     assert len(maintenance.adopt(store, LATER, None).jobs) == 1
 
 
+@pytest.mark.parametrize("hidden_from", ["it", "us"])
+def test_a_hidden_boot_id_proves_nobody_dead(hidden_from: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with ProcSubset=pid in a unit of systemd: this very process would be taken for one of an earlier boot."""
+    monkeypatch.setattr(process, "_machine", lambda: "this-machine")
+    me = process.this_process()
+    if hidden_from == "it":
+        me = me._replace(boot_id="")
+    else:
+        monkeypatch.setattr(process, "boot_id", lambda: "")
+    assert not process.is_provably_dead(me)
+
+
 def test_a_queue_whose_lease_was_lost_says_so_and_drops_the_result(
     queue: Queue, store: Store, database: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -271,6 +271,34 @@ def litter(how, pids):
     eventually(lambda: all(state_of(pid) == "" for pid in left))
 
 
+def test_a_job_runs_again_only_when_all_its_programs_started_is_gone(
+    pool: StartPool, queue: Queue, database: Path, tmp_path: Path
+) -> None:
+    """A program in a session of its own, as whoever wants to end it with all its children starts it."""
+    source = """
+@handler("build")
+def build(pids, alive):
+    if os.path.exists(pids):
+        for pid in open(pids).read().split():
+            try:
+                if ") Z " not in open(f"/proc/{pid}/stat").read():
+                    append(alive, pid)
+            except OSError:
+                pass
+        return
+    shell = "setsid sh -c 'sleep 600 & echo $! >>$0; wait' $0 & echo $! >>$0; sleep 600 & echo $! >>$0; wait"
+    subprocess.run(["sh", "-c", shell, pids], start_new_session=True)
+"""
+    pids = tmp_path / "pids"
+    queue.enqueue("build", {"pids": str(pids), "alive": str(tmp_path / "alive")})
+    running = pool(workers=2, handlers=source).ready(2)
+    eventually(lambda: len(lines(pids)) == 3)
+    os.kill(int(row(database)["locked_by"].split(":")[1]), signal.SIGKILL)
+    eventually(lambda: settled(database, done=1))
+    assert lines(tmp_path / "alive") == []
+    assert running.stop() == 0
+
+
 INHERIT = """
 LOOK = '''
 import json, os
