@@ -46,7 +46,7 @@ def load(points: Iterable[str], modules: Iterable[str], folder: str) -> Handlers
     for module in modules:
         before = len(declare.declared)
         with _folder_first(folder, module):
-            _import(module, f"--handlers {module}")
+            _import(module, f"--handlers {module}", folder)
         if len(declare.declared) == before and not _declared_in(module):
             raise HandlersError(
                 f"--handlers {module}: the module declares no handler; decorate one with @handler(type)"
@@ -69,11 +69,17 @@ def by_type(handlers: Iterable[Handler[..., Any]]) -> dict[str, Handler[..., Any
     return found
 
 
-def _import(module: str, asked: str) -> None:
+def _import(module: str, asked: str, folder: str | None = None) -> None:
     try:
         importlib.import_module(module)
     except HandlersError:
         raise
+    except ModuleNotFoundError as error:
+        if folder is not None and error.name is not None and f"{module}.".startswith(f"{error.name}."):
+            # A typo, most likely: where it was looked for helps, a traceback through importlib does not.
+            meant = f"; a module is named without .py: --handlers {module[:-3]}" if module.endswith(".py") else ""
+            raise HandlersError(f"{asked}: no module {error.name} in {folder} or among the installed{meant}") from None
+        raise HandlersError(f"{asked}: cannot be imported: {type(error).__name__}: {error}") from error
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise

@@ -22,7 +22,7 @@ from pool.errors import ExitCode, UsageError
 _COMPLETE = "_POOL_COMPLETE"
 
 
-@group.command("backup")
+@group.command("backup", short_help="Copy the live database, verified.")
 @database_option
 @json_option
 @click.argument("dest")
@@ -47,7 +47,7 @@ def backup(database: str, as_json: bool, dest: str, force: bool) -> None:
         say(f"{made.path}: {made.bytes:,} bytes in {made.seconds:.1f} s, verified; {_jobs(made.jobs)}")
 
 
-@group.command("restore")
+@group.command("restore", short_help="Put a backup in the place of the database.")
 @database_option
 @json_option
 @click.argument("source")
@@ -74,7 +74,7 @@ def restore(database: str, as_json: bool, source: str, force: bool) -> None:
         say(f"the database before it is kept as {done.kept}")
 
 
-@group.command("doctor")
+@group.command("doctor", short_help="Look for what is known to go wrong, and say what to do.")
 @database_option
 @json_option
 @click.option("--full", is_flag=True, help="Compare each index with its table, too.")
@@ -95,7 +95,7 @@ def doctor(database: str, as_json: bool, full: bool) -> int:
     return ExitCode.FAILED if any(each.level == Level.FAIL for each in found) else ExitCode.OK
 
 
-@group.command("completion")
+@group.command("completion", short_help="Complete commands and options in a shell.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """The script that makes a shell complete commands and options.

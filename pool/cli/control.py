@@ -14,7 +14,7 @@ from pool.settings import MAX_WORKERS
 from pool.store import Store
 
 
-@group.command("cancel")
+@group.command("cancel", short_help="Cancel jobs, waiting or running.")
 @database_option
 @json_option
 @click.argument("ids", metavar="ID...", type=JOB_ID, nargs=-1, required=True)
@@ -39,7 +39,7 @@ def cancel(database: str, as_json: bool, ids: tuple[int, ...]) -> int:
     return ExitCode.OK if all(answers.values()) else ExitCode.FAILED
 
 
-@group.command("pause")
+@group.command("pause", short_help="No claims by any pool, until pool resume.")
 @database_option
 @click.option("--reason", default="", help="Why; shown by pool status.")
 @click.option("--for", "seconds", type=Seconds(), help="Resume by itself after so long: 10m, 2h.")
@@ -74,10 +74,11 @@ def resume(database: str) -> None:
 @click.option("--pool", "pool_id", type=JOB_ID, help="Only this pool (see pool status --json).  [default: each]")
 def scale(database: str, workers: int, pool_id: int | None) -> None:
     """Have the running pools keep N workers. Those above it end after their job."""
-    _order(database, "order_scale", f"told to keep {workers} workers", pool=pool_id, target=workers)
+    told = f"told to keep {workers} {'worker' if workers == 1 else 'workers'}"
+    _order(database, "order_scale", told, pool=pool_id, target=workers)
 
 
-@group.command("reload")
+@group.command("reload", short_help="Replace the pools' workers one by one, with fresh code.")
 @database_option
 @click.option("--pool", "pool_id", type=JOB_ID, help="Only this pool (see pool status --json).  [default: each]")
 def reload(database: str, pool_id: int | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import click
 from pool import jsontext
 from pool.cli.base import Instant, Seconds, database_option, group, json_option, say, say_json
 from pool.errors import UsageError
-from pool.queue import Queue
+from pool.queue import CHUNK, Queue
 from pool.spec import Spec
 
 
@@ -106,8 +107,8 @@ def _enqueue_lines(queue: Queue, file: IO[str], type: str | None, as_json: bool)
     try:
         created = queue.enqueue_many(progress.over(_specs(lines, type)))
     except ValueError as error:  # a line's own, or of a value in it
-        why = f"{file.name}, line {lines.number}: {error}; the chunks before it are stored"
-        raise UsageError(why) from None
+        stored = "nothing is stored" if progress.count < CHUNK else f"the chunks of {CHUNK:,} before it are stored"
+        raise UsageError(f"{file.name}, line {lines.number}: {error}; {stored}") from None
     finally:
         progress.clear()
     if as_json:
@@ -135,7 +136,7 @@ class _Lines:
 
 def _specs(lines: _Lines, type: str | None) -> Iterator[dict[str, Any]]:
     for line in lines:
-        value = jsontext.load(line)
+        value = _value(line)
         if type is not None:
             yield {"type": type, "payload": value}
             continue
@@ -146,6 +147,13 @@ def _specs(lines: _Lines, type: str | None) -> Iterator[dict[str, Any]]:
         if unknown := set(value) - set(Spec._fields):
             raise ValueError(f"unknown field {sorted(unknown)[0]!r}; a job has {', '.join(Spec._fields)}")
         yield value
+
+
+def _value(line: str) -> jsontext.Json:
+    try:
+        return jsontext.load(line.rstrip("\n"))
+    except json.JSONDecodeError as error:  # its own text counts lines from ours
+        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
 
 
 class _Progress:

@@ -18,7 +18,7 @@ from pool.store import Store
 from pool.tracecontext import trace_id
 
 
-@group.command("status")
+@group.command("status", short_help="Whether all is well: depth, oldest, workers, last errors.")
 @database_option
 @json_option
 def status(database: str, as_json: bool) -> None:
@@ -32,7 +32,7 @@ def status(database: str, as_json: bool) -> None:
         render.status(database, found)
 
 
-@group.command("list")
+@group.command("list", short_help="Jobs by status, type, key, error or age.")
 @database_option
 @json_option
 @choosing()
@@ -63,7 +63,7 @@ def list_jobs(database: str, as_json: bool, chosen: Selection, limit: int, befor
         say(f"more: --before {shlex.quote(str(found.next))}")
 
 
-@group.command("show")
+@group.command("show", short_help="One job, and why its attempts failed.")
 @database_option
 @json_option
 @click.argument("job_id", metavar="ID", type=JOB_ID)

@@ -30,7 +30,7 @@ class Item(NamedTuple):
     key: str
 
 
-@group.command("map")
+@group.command("map", short_help="Queue one job for each file; a folder stands for all in it.")
 @database_option
 @json_option
 @click.argument("type")
@@ -100,7 +100,7 @@ def _say_queued(as_json: bool, files: int, created: int, again: int) -> None:
         say_json({"files": files, "queued": created + again, "known": known})
         return
     more = f", {known} known from before" if known else ""
-    say(f"{files} files: {created + again} queued{more}")
+    say(f"{files} {'file' if files == 1 else 'files'}: {created + again} queued{more}")
 
 
 def _items(

@@ -28,7 +28,7 @@ SHOWN = 50
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only say how many and show some; change nothing.")
 
 
-@group.command("retry")
+@group.command("retry", short_help="Queue dead, waiting or archived jobs now.")
 @database_option
 @json_option
 @ids_argument
@@ -50,7 +50,7 @@ def retry(database: str, as_json: bool, chosen: Selection, dry_run: bool) -> int
     return task.preview() if dry_run else task.run(mend.retry)
 
 
-@group.command("archive")
+@group.command("archive", short_help="Move jobs out of the queue; pool retry brings them back.")
 @database_option
 @json_option
 @ids_argument
@@ -71,7 +71,7 @@ def archive(database: str, as_json: bool, chosen: Selection, reason: str, dry_ru
     return task.preview() if dry_run else task.run(mend.archive)
 
 
-@group.command("purge")
+@group.command("purge", short_help="Delete done, dead or archived jobs for good.")
 @database_option
 @json_option
 @ids_argument
@@ -108,7 +108,7 @@ def purge(database: str, as_json: bool, chosen: Selection, rules: tuple[str, ...
     return task.run(mend.purge)
 
 
-@group.command("audit")
+@group.command("audit", short_help="Who changed what, newest first.")
 @database_option
 @json_option
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True)

@@ -64,9 +64,10 @@ def _counts(database: str, found: dict[str, Any]) -> Table:
     if found["db_write_latency_p99_ms"] is not None:
         table.add_row("write p99", f"{found['db_write_latency_p99_ms']:g} ms")
     for pool in found["pools"]:
-        line = f"{pool['host']} pid {pool['pid']}: {pool['state']}, {pool['target']} workers"
+        where, workers = f"{pool['host']} pid {pool['pid']}", "worker" if pool["target"] == 1 else "workers"
         style = "red" if pool["state"] == "degraded" or not pool["alive"] else ""
-        shown = printable(line if pool["alive"] else f"{line} (dead)")
+        alive = f"{where}: {pool['state']}, {pool['target']} {workers}"
+        shown = printable(alive if pool["alive"] else f"{where}: dead; what it ran comes back with the next: pool run")
         shown.stylize(style)
         table.add_row("pool", shown)
         if pool["paused"]:
@@ -113,11 +114,13 @@ def jobs(rows: list[dict[str, Any]], now: str) -> None:
         return
     table = _table("id", "type", "status", "tries", "run at (UTC)", "key", "last error")
     for row in rows:
-        later = row["status"] == "queued" and str(row["run_at"]) > now
+        archived = row.get("archived_at") is not None  # its status is the one it had before
+        later = not archived and row["status"] == "queued" and str(row["run_at"]) > now
+        status = "archived" if archived else row["status"]
         table.add_row(
             str(row["id"]),
             printable(row["type"]),
-            Text(row["status"] + (" (later)" if later else ""), style=_COLOURS.get(row["status"], "")),
+            Text(status + (" (later)" if later else ""), style=_COLOURS.get(status, "")),
             f"{row['attempts']}/{row['max_attempts']}",
             printable(str(row["run_at"])[:19]),
             printable(row["idempotency_key"] or ""),
@@ -178,7 +181,8 @@ def job(row: dict[str, Any], attempts: list[dict[str, Any]], at: float) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for key, value in row.items():
         if value not in (None, "", 0) or key in ("attempts", "priority"):
-            table.add_row(key.replace("_", " "), printable(value))
+            archived = key == "status" and row.get("archived_at") is not None
+            table.add_row(key.replace("_", " "), printable(f"archived (was {value})" if archived else value))
     console.print(table)
     for each in attempts:
         console.print()
@@ -192,7 +196,7 @@ def job(row: dict[str, Any], attempts: list[dict[str, Any]], at: float) -> None:
         if any(cost):
             console.print(printable(", ".join(filter(None, cost))), style="dim")
         for name in ("traceback", "stack", "output"):
-            if each[name]:
+            if each[name] and str(each[name]).rstrip() != each["error"]:
                 console.print(f"{name}:", style="dim")
                 console.print(printable(str(each[name]).rstrip()))
 

@@ -84,4 +84,5 @@ def _summarize(database: str, done: int, failed: int) -> None:
     store.close()
     left = f"; {waiting} wait for later" if waiting else ""
     gone = f"; {dead} dead (pool list --status dead)" if dead else ""
-    say(f"drained: {done} done, {failed} attempts failed{left}{gone}")
+    attempts = "attempt" if failed == 1 else "attempts"
+    say(f"drained: {done} done, {failed} {attempts} failed{left}{gone}")

@@ -15,6 +15,7 @@ import click
 
 from pool.cli import render
 from pool.cli.base import database_option, group, json_option, say
+from pool.cli.choose import many
 from pool.clock import now_text
 from pool.follow import Follower
 from pool.job import AttemptOutcome
@@ -27,7 +28,7 @@ LINES_A_SECOND = 200
 LOOK_SECONDS, IDLE_LOOK_SECONDS = 0.1, 0.5
 
 
-@group.command("tail")
+@group.command("tail", short_help="What happens, as it happens.")
 @database_option
 @json_option
 @click.option(
@@ -153,7 +154,7 @@ def _line(event: dict[str, Any]) -> str:
         said = ", ".join(f"{event[kind]:,} more {kind}" for kind in ("done", "enqueued", "started") if event[kind])
         return f"{at}  … {said or 'more done'} in this second{', and maybe others' if event['at_least'] else ''}"
     if event["event"] == "changed":
-        jobs = f" {event['jobs']} jobs" if event["jobs"] else ""
+        jobs = f" {many(event['jobs'])}" if event["jobs"] else ""
         return f"{at}  {event['by']}: {event['action']}{jobs} {event['detail']}".rstrip()
     head = f"{at}  #{event['job_id']} {event['type']}"
     if event["event"] == "enqueued":

@@ -14,7 +14,7 @@ from pool.status import status
 from pool.store import Store
 
 
-@group.command("top")
+@group.command("top", short_help="What pool status shows, refreshed until Ctrl-C.")
 @database_option
 @click.option("--every", type=Seconds(), default=1, show_default=True, help="Seconds between two looks.")
 def top(database: str, every: float) -> None:

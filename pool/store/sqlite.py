@@ -186,11 +186,18 @@ def _why_unusable(path: str, error: sqlite3.Error) -> str:
         return f"{path}: the folder {folder} does not exist; make it, or name another with --db"
     if os.path.isdir(path):
         return f"{path} is a folder, not a database; name a file with --db"
+    room = os.statvfs(folder)
+    if room.f_flag & os.ST_RDONLY:
+        return f"{path}: {folder} is on a read-only file system; mount it writable, or name another with --db"
     for each in (path, path + "-wal", path + "-shm", folder):
         if os.path.exists(each) and not os.access(each, os.R_OK | os.W_OK):
             return f"{path}: no permission for {each}, {_owner(each)}; change its owner or run as that user"
     if "not a database" in text or "malformed" in text:
         return f"{path} is not a usable SQLite database ({text}); name another with --db"
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR) and (
+        room.f_bavail * room.f_frsize < 1 << 20
+    ):
+        return f"{path}: no space is left in {folder} ({text}); make room"
     return f"{path}: {text}"
 
 

@@ -217,7 +217,9 @@ class Supervisor:
         grace = 0.0 if now else self._settings.grace
         if self._state != PoolState.STOPPING:
             busy = any(child.state == State.BUSY for child in self._fleet.children.values())
-            self._change(PoolState.STOPPING, f"{why}; running jobs get {grace:g} s" if grace and busy else why)
+            if grace and busy:
+                why = f"{why}; running jobs get {grace:g} s, a second signal ends them now"
+            self._change(PoolState.STOPPING, why)
             self._stop_at = at + grace
             self._fleet.drain(at)
         elif now:

@@ -18,7 +18,7 @@ from pool.errors import UsageError
 from pool.store import Store
 
 
-@group.command("web")
+@group.command("web", short_help="The dashboard.")
 @database_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others need a token.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8090, show_default=True, help="0 takes a free one.")

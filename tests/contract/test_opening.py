@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ from pool import DatabaseUnusable, Queue
 from pool.store import Store
 from pool.store.statements import load_migrations
 from tests.conftest import Command
-from tests.support import Result, race, rows, run_command, stranger
+from tests.support import Result, environment, race, rows, run_command, stranger
 
 NOBODY = 65534
 
@@ -234,6 +236,30 @@ def test_another_user_s_turnstile_file_is_no_obstacle(shared: Path) -> None:
     shared.chmod(0o777)
     (shared / "jobs.db-turn").touch(0o644)
     assert as_another_user(shared, "enqueue", "t").ok().out == "job 1 queued\n"
+
+
+def on_a_small_disk(folder: Path, script: str) -> Result:
+    """A shell script in a file system of 512 kB of its own, which only it sees; "$pool" is the command."""
+    unshare = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "--mount"]
+    mount = f"mount -t tmpfs -o size=512k tmpfs {folder} && cd {folder}"
+    pool = f"{sys.executable} -m pool"
+    command = [*unshare, "sh", "-c", f"{mount} || exit 99; pool='{pool}'; {script}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
+    if done.returncode == 99 or "unshare" in done.stderr:
+        pytest.skip("this kernel lets only root mount a file system")
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def test_a_read_only_file_system_is_called_that_and_not_a_lack_of_permission(shared: Path) -> None:
+    for command in ("status", "enqueue t", "run --drain"):
+        script = f"$pool enqueue t >/dev/null && mount -o remount,ro {shared} && $pool {command}"
+        on_a_small_disk(shared, script).refused(4, "jobs.db", "read-only file system")
+
+
+def test_a_full_disk_on_which_the_database_cannot_be_opened_is_called_that(shared: Path) -> None:
+    for command in ("status", "enqueue t"):
+        script = f"$pool enqueue t >/dev/null; cat /dev/zero >fill 2>/dev/null; $pool {command}"
+        on_a_small_disk(shared, script).refused(4, "no space is left in", str(shared))
 
 
 def test_a_handle_that_fails_to_open_leaks_no_descriptor(tmp_path: Path) -> None:

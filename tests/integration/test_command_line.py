@@ -71,7 +71,9 @@ def test_the_version_is_told(command: Command) -> None:
 
 
 def test_without_a_command_the_help_is_shown(command: Command) -> None:
-    assert "\nCommands:\n" in command().ok().out
+    said = command().ok().out
+    assert "\nCommands:\n" in said
+    assert "..." not in said.partition("\nCommands:\n")[2]  # each line is whole
 
 
 @pytest.mark.parametrize(
@@ -235,8 +237,12 @@ def test_bare_payloads_are_lines_when_the_type_is_given(command: Command, databa
 )
 def test_a_bad_line_is_named_by_its_number(line: str, command: Command, database: Path) -> None:
     text = f'{{"type": "t"}}\n\n{line}\n{{"type": "t"}}\n'
-    command("enqueue", "--jsonl", "-", stdin=text).refused(2, "line 3")
+    command("enqueue", "--jsonl", "-", stdin=text).refused(2, "line 3", "nothing is stored")
     assert rows(database) == []
+
+
+def test_a_line_that_is_no_json_says_at_which_column(command: Command) -> None:
+    command("enqueue", "t", "--jsonl", "-", stdin='{"a": 1}\n{"a": 1\n').refused(2, "line 2: not JSON", "column 8;")
 
 
 def test_the_database_comes_from_the_option_before_the_environment(command: Command, tmp_path: Path) -> None:
@@ -284,6 +290,12 @@ def test_list_shows_the_jobs_of_each_status(status: str, ids: list[int], mixed: 
     chosen = ["--status", status] if status else []
     assert [each["id"] for each in command("list", "--json", *chosen).ok().json()] == ids
     assert all(f"{each}" in command("list", *chosen).ok().out for each in ids[:1])
+
+
+def test_an_archived_job_is_shown_as_archived_whatever_it_was_before(mixed: Queue, command: Command) -> None:
+    (line,) = command("list", "--status", "archive").ok().out.splitlines()[1:]
+    assert line.split()[:3] == ["6", "old", "archived"]
+    assert "archived (was queued)" in command("show", "6").ok().out
 
 
 def test_scheduled_jobs_are_run_now_all_at_once(mixed: Queue, command: Command, database: Path) -> None:

@@ -52,8 +52,18 @@ def test_a_module_with_a_fault_is_named_with_its_fault(source: str, words: list[
     refused(pool(handlers=source), "--handlers tasks", *words, traceback=True)
 
 
-def test_a_module_that_does_not_exist_is_named(pool: StartPool) -> None:
-    refused(pool("--handlers", "nowhere"), "--handlers nowhere", "No module named 'nowhere'", traceback=True)
+def test_a_module_that_does_not_exist_is_named_with_where_it_was_looked_for(pool: StartPool, tmp_path: Path) -> None:
+    refused(pool("--handlers", "nowhere"), "--handlers nowhere", "no module nowhere in", str(tmp_path))
+
+
+def test_a_module_given_as_a_file_is_told_how_it_is_named(pool: StartPool) -> None:
+    refused(pool("--handlers", "tasks.py"), "no module tasks.py", "without .py: --handlers tasks")
+
+
+def test_what_a_package_of_the_user_lacks_is_told_by_its_whole_name(pool: StartPool, tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__init__.py").touch()
+    refused(pool("--handlers", "app.jobs"), "--handlers app.jobs", "no module app.jobs in")
 
 
 def test_a_module_without_a_handler_is_named(pool: StartPool, tmp_path: Path) -> None:

@@ -331,7 +331,7 @@ def test_drain_ends_with_1_when_an_attempt_failed_in_whatever_way(
         "--drain", handlers='\n@handler("hang")\ndef hang(): time.sleep(600)\n@handler("die")\ndef die(): os._exit(0)\n'
     )
     assert running.wait() == 1
-    assert "1 done, 1 attempts failed" in running.out
+    assert "1 done, 1 attempt failed" in running.out
     assert row(database, 2)["status"] == ("dead" if "max_attempts" in options else "queued")
 
 
@@ -521,6 +521,8 @@ def test_status_shows_the_pool_its_workers_and_what_they_run(
     eventually(lambda: command("status", "--json").json()["retry_rate"] == 0.5)
     running.end()
     assert not command("status", "--json").ok().json()["pools"][0]["alive"]
+    said = command("status").ok().out
+    assert f"pid {running.pid}: dead; what it ran comes back with the next: pool run" in said
 
 
 @pytest.mark.parametrize("name", ["a b?#%.db", "données.db", os.fsdecode(b"bad\xff.db"), "file:x.db"], ids=ascii)
