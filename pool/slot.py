@@ -114,10 +114,14 @@ class Slot:
             self.words[_TYPES] = len(told)
 
     def types(self) -> list[str] | None:
-        """The same as the supervisor reads it; None when the worker has not told them."""
+        """The same as the supervisor reads it; None when the worker has not told them, or a job's code that went wild
+        has written over them."""
         start = 8 * _TYPES + 8
-        size = self.words[_TYPES]
-        return json.loads(self._page[start : start + size]) if size else None
+        try:
+            told = json.loads(self._page[start : start + self.words[_TYPES]])
+        except ValueError:
+            return None
+        return told if isinstance(told, list) and all(isinstance(each, str) for each in told) else None
 
     def _name(self, word: int) -> str:
         return bytes(self._page[word * 8 : word * 8 + _NAME_BYTES]).rstrip(b"\0").decode(errors="replace")

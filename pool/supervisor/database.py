@@ -23,7 +23,7 @@ from pool.events import ERROR, WARNING, Emit, Event
 from pool.maintenance import Death, Reaped
 from pool.settings import PoolSettings
 from pool.store import Store
-from pool.store.sqlite import spelled_out
+from pool.store.sqlite import is_transient, spelled_out
 from pool.supervisor.sweeps import Sweeps
 from pool.supervisor.tally import Increments
 from pool.supervisor.walwatch import WalWatch
@@ -171,6 +171,14 @@ class Database(threading.Thread):
 
     def run(self) -> None:
         """Requests first, then the sweeps that are due, then sleep until something happens."""
+        try:
+            self._live()
+        except BaseException as error:
+            # Without this thread nothing would be settled, and the pool would look well.
+            self._post(functools.partial(self._owner.fail, PoolError(f"the database thread ended: {error!r}")))
+            raise
+
+    def _live(self) -> None:
         poll = select.poll()
         poll.register(self._event, select.POLLIN)
         watch = WalWatch(self._settings.database)
@@ -222,6 +230,8 @@ class Database(threading.Thread):
                 self._requests[0](self._store)
             except sqlite3.Error as error:
                 self._complain("database not ready", WARNING, str(error))
+                if not self._stopping and not is_transient(error):
+                    self._requests.rotate(-1)  # it may never work; the others need not wait for it
                 if self._stopping:
                     time.sleep(0.05)
                 return
