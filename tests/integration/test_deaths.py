@@ -439,6 +439,27 @@ def test_a_pool_that_is_told_to_end_leaves_to_the_next_one_what_a_locked_databas
     assert following.stop() == 0
 
 
+def test_a_death_the_database_refuses_to_settle_holds_up_no_other(
+    pool: StartPool, queue: Queue, database: Path, tmp_path: Path
+) -> None:
+    for number in (1, 2):
+        queue.enqueue("hold", {"started": str(tmp_path / f"started{number}"), "gate": str(tmp_path / "gate")})
+    running = pool(workers=2).ready(2)
+    pids = [int(eventually(lambda n=n: lines(tmp_path / f"started{n}"))[0]) for n in (1, 2)]  # type: ignore[misc]
+    with stranger(database) as sql:
+        sql.execute("""CREATE TRIGGER refuse BEFORE UPDATE ON jobs WHEN old.id = 1 AND new.status = 'queued'
+            BEGIN SELECT raise(ABORT, 'not this one'); END""")
+        os.kill(pids[0], signal.SIGKILL)
+        eventually(lambda: "not this one" in running.err, what="a complaint about the trigger")
+        os.kill(pids[1], signal.SIGKILL)
+        eventually(lambda: row(database, 2)["crashes"] == 1)
+        assert row(database, 1)["crashes"] == 0
+        sql.execute("DROP TRIGGER refuse")
+    eventually(lambda: row(database, 1)["crashes"] == 1)
+    (tmp_path / "gate").touch()
+    eventually(lambda: settled(database, done=2))
+
+
 @pytest.mark.parametrize("how", ["deleted", "replaced"])
 def test_a_database_that_vanishes_under_a_pool_stops_it_loudly(
     how: str, pool: StartPool, queue: Queue, database: Path
