@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from pool import Queue
@@ -14,6 +15,10 @@ from pool.process import become_subreaper
 from pool.store import Store
 from pool.supervisor.strays import children_of
 from tests.support import TASKS, Pool, Result, end_orphans, run_command
+
+# These machines are shared: how long an example takes says nothing.
+hypothesis.settings.register_profile("shared", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("shared")
 
 StartPool = Callable[..., Pool]
 Command = Callable[..., Result]

@@ -8,6 +8,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -392,7 +393,7 @@ class Life(RuleBasedStateMachine):
         assert self.rows(lost) == []
 
 
-TestLife = Life.TestCase
+TestLife = pytest.mark.timeout(600)(Life.TestCase)
 TestLife.settings = settings(
     max_examples=150, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -47,6 +48,21 @@ def at_rest(pid: int) -> None:
         return title_of(pid).endswith("idle") and switches() == before
 
     eventually(fact)
+
+
+def stopped_in_peace(running: Pool, database: Path) -> bool:
+    """Stop a supervisor; not in the middle of a write, with the database locked."""
+    running.signal(signal.SIGSTOP)
+    eventually(lambda: state_of(running.pid) == "T")
+    with stranger(database) as sql:
+        sql.execute("PRAGMA busy_timeout = 100")
+        try:
+            sql.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            running.signal(signal.SIGCONT)
+            return False
+        sql.execute("ROLLBACK")
+    return True
 
 
 def test_jobs_run_once_each_and_their_results_are_stored(
@@ -129,6 +145,25 @@ def loud():
     assert "worker 1 | to standard output" in running.err
 
 
+def test_the_log_tells_of_attempts_that_failed_and_of_many_only_some(
+    pool: StartPool, queue: Queue, database: Path
+) -> None:
+    queue.enqueue("fail", {"message": "once more"})
+    queue.enqueue("fail", {"message": "no more"}, max_attempts=1)
+    running = pool(workers=1).ready()
+    eventually(lambda: "it is dead" in running.err)
+    assert "job 1 (fail), attempt 1 of 5: RuntimeError: once more; it is tried again in 60 s" in running.err
+    assert "job 2 (fail), attempt 1 of 1: RuntimeError: no more; it is dead" in running.err
+    queue.enqueue_many(("fail",) for _ in range(500))
+
+    def told() -> tuple[int, int]:
+        more = sum(map(int, re.findall(r"(\d+) more attempts failed", running.err)))
+        return running.err.count("tried again in 60 s"), more
+
+    eventually(lambda: sum(told()) == 501)
+    assert told()[1] > 0
+
+
 def test_output_that_is_not_utf_8_or_endless_harms_nothing(pool: StartPool, queue: Queue, database: Path) -> None:
     source = """
 @handler("bytes")
@@ -208,11 +243,11 @@ def test_a_job_from_plain_sql_wakes_an_idle_pool(pool: StartPool, queue: Queue, 
 
 
 def test_an_enqueue_wakes_an_idle_worker_even_while_the_supervisor_is_stopped(
-    pool: StartPool, queue: Queue, tmp_path: Path
+    pool: StartPool, queue: Queue, database: Path, tmp_path: Path
 ) -> None:
     running = pool(workers=2).ready(2)
     eventually(lambda: all(title_of(pid).endswith("idle") for pid in running.workers().values()))
-    running.signal(signal.SIGSTOP)
+    eventually(lambda: stopped_in_peace(running, database))
     try:
         began = time.monotonic()
         queue.enqueue("note", {"path": str(tmp_path / "ran")})
