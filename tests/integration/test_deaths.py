@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pool import Queue
-from tests.support import Pool, eventually, lines, row, rows, settled, state_of, stranger
+from tests.support import Pool, eventually, lines, row, rows, settled, state_of, stranger, title_of
 
 StartPool = Callable[..., Pool]
 
@@ -239,6 +239,24 @@ def test_a_stopped_tree_goes_on_where_it_was(pool: StartPool, queue: Queue, data
     gate.touch()
     eventually(lambda: settled(database, done=2))
     assert lines(tmp_path / "started") == [str(pid)] and running.stop() == 0
+
+
+def test_workers_that_somebody_stopped_keep_no_job_waiting(
+    pool: StartPool, queue: Queue, database: Path, tmp_path: Path
+) -> None:
+    running = pool(workers=3).ready(3)
+    workers = set(running.workers().values())
+    for number, living in enumerate([*workers, *workers], 1):
+        eventually(lambda: all(title_of(pid).endswith(" idle") and state_of(pid) == "S" for pid in workers))
+        for pid in workers - {living}:
+            os.kill(pid, signal.SIGSTOP)
+        queue.enqueue("note", {"path": str(tmp_path / "notes")})
+        try:  # sooner than an idle worker looks by itself
+            eventually(lambda number=number: settled(database, done=number), 3)  # type: ignore[misc]
+        finally:
+            for pid in workers - {living}:
+                os.kill(pid, signal.SIGCONT)
+    assert running.stop() == 0
 
 
 # what jobs leave behind, and what they inherit
