@@ -54,6 +54,7 @@ class Worker:
     def __init__(self, assignment: Assignment, slot: Slot, store: Store, handlers: Handlers, identity: str) -> None:
         self.identity = identity
         self._pid = os.getpid()
+        self._parent = assignment.parent
         self._title = f"pool: worker {assignment.number}"
         self._slot = slot
         self._words = slot.words
@@ -113,10 +114,11 @@ class Worker:
     # claim
 
     def _stopping(self) -> bool:
-        return self._draining or bool(self._words[slot.ORDERS] & slot.DRAIN)
+        # Without its parent, too: the kernel forgets to kill with it a process that changed its user (prctl(2)).
+        return self._draining or bool(self._words[slot.ORDERS] & slot.DRAIN) or os.getppid() != self._parent
 
     def _may_claim(self) -> bool:
-        return not self._draining and not self._words[slot.ORDERS] & (slot.DRAIN | slot.PAUSE)
+        return not self._words[slot.ORDERS] & slot.PAUSE and not self._stopping()
 
     def _next(self) -> list[Job]:
         """The next jobs, waited for; none when told to stop.

@@ -35,6 +35,8 @@ LOOK_SECONDS = 0.010
 HEARD_LOOK_SECONDS = 0.05
 SOON_SECONDS = (0.008, 0.004, 0.002, 0.001, 0.0003)
 BUSY_LOOK_SECONDS = 0.1
+#: When to look whether jobs that workers were woken for still wait.
+AGAIN_SECONDS = 0.1
 DRAIN_LOOK_SECONDS = 0.02
 MINUTES_SECONDS = 86400.0
 
@@ -299,6 +301,8 @@ class Database(threading.Thread):
                 self._owner.wake(due)
             following = store.value("next_run_at", now=now)
             self._next_due = _instant(following) if following else float("inf")
+            if due and not self._passed.pause:  # again soon, lest those that were woken are stopped
+                self._next_due = min(self._next_due, time.time() + AGAIN_SECONDS)
         self._pass_orders(now)
         if self._settings.drain and look.settled and not self._requests:
             self._see_whether_drained(look, now)

@@ -60,9 +60,8 @@ def end_strays(known: Collection[int], living: Collection[int], tokens: Collecti
         for pid in fresh:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 start = process.start_time(pid)
-                if start is not None and (
-                    pid in below or (os.getsid(pid) not in living and mark_of(pid) not in tokens)
-                ):
+                left = pid in below or (os.getsid(pid) not in living and mark_of(pid) not in tokens)
+                if start is not None and left:
                     os.kill(pid, signal.SIGKILL)
                     ended[pid] = Stray(pid, start)
                     continue

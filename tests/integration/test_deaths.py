@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pool import Queue
-from tests.support import Pool, eventually, lines, row, rows, settled, state_of, stranger
+from tests.support import Pool, eventually, lines, row, rows, settled, state_of, stranger, title_of
 
 StartPool = Callable[..., Pool]
 
@@ -241,6 +241,24 @@ def test_a_stopped_tree_goes_on_where_it_was(pool: StartPool, queue: Queue, data
     assert lines(tmp_path / "started") == [str(pid)] and running.stop() == 0
 
 
+def test_workers_that_somebody_stopped_keep_no_job_waiting(
+    pool: StartPool, queue: Queue, database: Path, tmp_path: Path
+) -> None:
+    running = pool(workers=3).ready(3)
+    workers = set(running.workers().values())
+    for number, living in enumerate([*workers, *workers], 1):
+        eventually(lambda: all(title_of(pid).endswith(" idle") and state_of(pid) == "S" for pid in workers))
+        for pid in workers - {living}:
+            os.kill(pid, signal.SIGSTOP)
+        queue.enqueue("note", {"path": str(tmp_path / "notes")})
+        try:  # sooner than an idle worker looks by itself
+            eventually(lambda number=number: settled(database, done=number), 3)  # type: ignore[misc]
+        finally:
+            for pid in workers - {living}:
+                os.kill(pid, signal.SIGCONT)
+    assert running.stop() == 0
+
+
 # what jobs leave behind, and what they inherit
 
 
@@ -437,6 +455,28 @@ def test_a_pool_that_is_told_to_end_leaves_to_the_next_one_what_a_locked_databas
     following = pool().ready()
     eventually(lambda: settled(database, done=1))
     assert following.stop() == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change its user")
+def test_a_worker_whose_job_changed_its_user_ends_after_its_supervisor(
+    pool: StartPool, queue: Queue, database: Path, tmp_path: Path
+) -> None:
+    source = """
+@handler("nobody")
+def nobody(path):
+    os.seteuid(65534)
+    os.seteuid(0)
+    append(path, str(os.getpid()))
+"""
+    queue.enqueue("nobody", {"path": str(tmp_path / "ran")})
+    running = pool(workers=1, handlers=source).ready()
+    worker = int(eventually(lambda: lines(tmp_path / "ran"))[0])
+    eventually(lambda: settled(database, done=1))
+    running.process.kill()
+    running.process.wait()
+    queue.enqueue("nobody", {"path": str(tmp_path / "ran")})
+    eventually(lambda: state_of(worker) in ("", "Z"), what="the worker's end")
+    assert len(lines(tmp_path / "ran")) == 1
 
 
 def test_a_death_the_database_refuses_to_settle_holds_up_no_other(
