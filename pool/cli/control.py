@@ -25,18 +25,21 @@ def cancel(database: str, as_json: bool, ids: tuple[int, ...]) -> int:
     """
     store = Store.open(database, create=False)
     answers = mend.cancel(store, list(dict.fromkeys(ids)), audit.who(), now_text())
+    left = {job_id: _why_not(store, job_id) for job_id, answer in answers.items() if answer is None}
     store.close()
     if as_json:
         say_json({str(job_id): answer for job_id, answer in answers.items()})
     else:
-        words = {
-            "cancelled": "cancelled",
-            "requested": "runs; told to end",
-            None: "nothing to cancel: done, dead, or none",
-        }
+        words = {"cancelled": "cancelled", "requested": "runs; told to end"}
         for job_id, answer in answers.items():
-            say(f"job {job_id}: {words[answer]}")
+            say(f"job {job_id}: {words[answer] if answer else left[job_id]}")
     return ExitCode.OK if all(answers.values()) else ExitCode.FAILED
+
+
+def _why_not(store: Store, job_id: int) -> str:
+    if rows := store.rows("job", id=job_id):
+        return f"nothing to cancel: it is {rows[0]['status']}"
+    return "nothing to cancel: it is in the archive" if store.rows("archived_job", id=job_id) else "there is none such"
 
 
 @group.command("pause", short_help="No claims by any pool, until pool resume.")

@@ -101,7 +101,9 @@ def _errors(errors: list[dict[str, Any]]) -> Table:
     table.add_column(no_wrap=True, style="dim", justify="right")
     table.add_column(no_wrap=True, overflow="ellipsis")
     for each in errors:
-        what = printable(f"{each['type']}  {each['outcome']}: {_first_line(each['error'])}")
+        said = _first_line(each["error"])
+        outcome = "" if said.startswith(each["outcome"]) else f"{each['outcome']}: "
+        what = printable(f"{each['type']}  {outcome}{said}")
         table.add_row(each["ended_at"][:19], f"#{each['job_id']}", what)
     return table
 

@@ -351,7 +351,12 @@ def test_a_dry_run_changes_nothing(mixed: Queue, command: Command, database: Pat
 
 def test_cancel_archives_what_waits_and_orders_what_runs_to_end(mixed: Queue, command: Command, database: Path) -> None:
     command("cancel", "4", "3").ok()
-    assert command("cancel", "1", "99").code == 1
+    refused = command("cancel", "1", "4", "99")
+    assert refused.code == 1 and refused.out.splitlines() == [
+        f"job 1: nothing to cancel: it is {row(database, 1)['status']}",
+        "job 4: nothing to cancel: it is in the archive",
+        "job 99: there is none such",
+    ]
     assert row(database, 3)["cancel_requested_at"] and mixed.get(4)["archive_reason"] == "cancelled"  # type: ignore[index]
 
 
