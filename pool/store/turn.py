@@ -12,8 +12,9 @@ from types import FrameType, TracebackType
 
 #: How long a writer waits for its turn before it goes on without: the turn is for fairness, not for correctness.
 TURN_SECONDS = 2.0
-#: Times a writer asks in a row: somewhat longer than another's transaction takes, so as to be there when it ends.
-TRIES = 60
+#: Times a writer asks in a row: somewhat longer than another's transaction takes, so as to be there when it ends; and
+#: before it waits in the kernel's line, where there are more writers than processors and asking keeps others from theirs.
+TRIES, TRIES_BEFORE_LINE = 100, 20
 
 
 def turnstile_path(path: str) -> str:
@@ -43,7 +44,7 @@ class Turnstile:
         flock, block = fcntl.flock, fcntl.LOCK_EX | fcntl.LOCK_NB
         give_up = 0.0
         while True:
-            for _ in range(TRIES):
+            for _ in range(TRIES_BEFORE_LINE if self._in_line else TRIES):
                 try:
                     flock(fd, block)
                     return True
