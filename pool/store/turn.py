@@ -12,8 +12,8 @@ from types import FrameType, TracebackType
 
 #: How long a writer waits for its turn before it goes on without: the turn is for fairness, not for correctness.
 TURN_SECONDS = 2.0
-#: Times a writer asks in a row: somewhat longer than another's transaction takes, so as to be there when it ends; and
-#: before it waits in the kernel's line, where there are more writers than processors and asking keeps others from theirs.
+#: Times a writer asks in a row: somewhat longer than another's transaction takes, so as to be there when it ends. Fewer
+#: before it waits in the kernel's line: there are more writers than processors, and asking takes those from the others.
 TRIES, TRIES_BEFORE_LINE = 100, 20
 
 
