@@ -26,7 +26,7 @@ WATCH_SECONDS = 1.0
 SWEEP_SECONDS = 5.0
 RETAIN_SECONDS = 30.0
 #: Strangers get that long, that often, for that long after one was seen; see Sweeps._leave_room.
-ROOM_SECONDS, ROOM_EVERY_SECONDS, STRANGER_SECONDS = 0.026, 0.1, 5.0
+ROOM_SECONDS, ROOM_EVERY_SECONDS, STRANGER_SECONDS = 0.03, 0.1, 5.0
 
 
 class Owner(Protocol):
