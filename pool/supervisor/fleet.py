@@ -281,15 +281,19 @@ class Fleet:
     def _on_notify(self) -> None:
         os.eventfd_read(self._notify)
         for child in list(self.children.values()):
-            if not child.ready and child.state != State.BOOT:
-                child.ready = self.ever_ready = True
-                child.pinged_at = time.monotonic()
-                self._emit(Event("worker ready", INFO, {"worker": child.number, "pid": child.pid}))
-                if child.replaces is not None:
-                    child.replaces.retire()
-                    child.replaces = None
-                    self._replace_next()
-                self._owner.worker_ready()
+            self._see_whether_ready(child)
+
+    def _see_whether_ready(self, child: Child) -> None:
+        if child.ready or child.state == State.BOOT:
+            return
+        child.ready = self.ever_ready = True
+        child.pinged_at = time.monotonic()
+        self._emit(Event("worker ready", INFO, {"worker": child.number, "pid": child.pid}))
+        if child.replaces is not None:
+            child.replaces.retire()
+            child.replaces = None
+            self._replace_next()
+        self._owner.worker_ready()
 
     def _replace_next(self) -> None:
         while self._reloading and not self.stopping:
@@ -344,6 +348,9 @@ class Fleet:
         if child.pid not in self.children or (exit := child.reap()) is None:
             return
         self._loop.unwatch(child.pidfd)
+        self._see_whether_ready(
+            child
+        )  # it may have died under its first job before we looked: that is no fault of its start
         self._forward_output(child, child.rest_of_output())
         kills = oom_kills()
         death = death_of(child, exit, out_of_memory=kills > self._oom_kills)

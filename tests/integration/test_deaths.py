@@ -479,6 +479,21 @@ def nobody(path):
     assert len(lines(tmp_path / "ran")) == 1
 
 
+def test_a_job_that_ends_its_worker_at_once_is_not_taken_for_a_fault_of_the_worker_s_start(
+    pool: StartPool, queue: Queue, database: Path
+) -> None:
+    """Not even with the exit code of handlers that cannot be imported."""
+    source = """
+@handler("three", max_crashes=1)
+def three(): os._exit(3)
+"""
+    queue.enqueue_many(("three",) for _ in range(8))
+    queue.enqueue("echo")
+    running = pool(workers=2, handlers=source)
+    eventually(lambda: settled(database, dead=8, done=1))
+    assert running.stop() == 0
+
+
 def test_a_death_the_database_refuses_to_settle_holds_up_no_other(
     pool: StartPool, queue: Queue, database: Path, tmp_path: Path
 ) -> None:
