@@ -57,7 +57,7 @@ async def _events(watch: Watch, looks: Looks) -> AsyncIterator[str]:
     again_at = 0.0
     watch.streams += 1
     try:
-        seen, told = await run_sync(watch.version), time.monotonic()
+        seen, taken, told = await run_sync(watch.version), looks.taken, time.monotonic()
         if told < looks.glance_until:
             again_at = told  # its page may say "at least so many"
         yield "retry: 3000\nevent: hello\ndata: 0\n\n"
@@ -66,10 +66,10 @@ async def _events(watch: Watch, looks: Looks) -> AsyncIterator[str]:
             version, now = await run_sync(watch.version), time.monotonic()
             if version != seen:
                 # The overview may still show a look from before the change: say it again when that is over.
-                seen, told, again_at = version, now, looks.good_until
+                seen, taken, told, again_at = version, looks.taken, now, looks.good_until
                 yield f"event: changed\ndata: {version}\n\n"
-            elif 0 < again_at <= now:
-                told, again_at = now, 0.0
+            elif 0 < again_at <= now or taken != looks.taken:
+                taken, told, again_at = looks.taken, now, 0.0
                 yield f"event: changed\ndata: {version}\n\n"
             elif now - told >= TICK_SECONDS:
                 told = now

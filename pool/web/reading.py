@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -98,7 +99,7 @@ _inherited: list[tuple[Store, tuple[int, int]]] = []
 class Look:
     """Everything the overview and the metrics show, read at one time (``at``, seconds since the epoch).
 
-    ``signs``: which counts of ``status`` are bounds, see pool.status.glance; empty for all but the first look."""
+    ``signs``: which counts of ``status`` are bounds, see pool.status.glance; empty where all are exact."""
 
     at: float
     status: dict[str, Any]
@@ -116,19 +117,24 @@ class Look:
 
 
 class Looks:
-    """The latest look, shared by all who ask; one of them at a time takes a new one.
+    """The latest look, shared by all who ask; one at a time is taken.
 
-    Nobody shall wait for a page: the first look is a glance, which says of a long queue that there are so many jobs at
-    least. The next one counts them all, and open tabs are told of it."""
+    Nobody shall wait for a page. One that was good a moment ago is shown while the next is taken in a thread; where
+    there is none such, a glance is, which says of a long queue that there are so many jobs at least. Open tabs are told
+    of what was taken since.
+    """
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
-        self._lock = threading.Lock()
+        self._taking = threading.Lock()
         self._latest: Look | None = None
+        self._renewing: threading.Thread | None = None
         #: By the monotonic clock, when the latest look is too old.
-        self.good_until = 0.0
+        self.good_until = float("-inf")
         #: Until when (monotonic) a tab may show a glance, and so has to be told to look again.
-        self.glance_until = 0.0
+        self.glance_until = float("-inf")
+        #: How many were taken so far.
+        self.taken = 0
         self._changes = 0
         self._minutes: dict[str, tuple[int, int]] = {}
         self._whole_day_at = float(-_HOUR)
@@ -136,24 +142,49 @@ class Looks:
         self._samples: collections.deque[tuple[float, Buckets]] = collections.deque(maxlen=61)
 
     def get(self, *, exact: bool = True) -> Look:
-        """A look that is a second old at most, or older where each takes long; the first a glance if not ``exact``."""
-        with self._lock:
-            latest = self._latest
-            if latest is None or time.monotonic() >= self.good_until or (exact and latest.signs):
-                began, used = time.monotonic(), time.thread_time()
-                changes = self._changes
-                self._latest = latest = self._take(exact or latest is not None)
-                cost = time.thread_time() - used
-                if latest.signs:
-                    self.glance_until = time.monotonic() + STALEST_SECONDS
-                elif changes == self._changes:
-                    self.good_until = began + min(max(FRESH_SECONDS, cost * COST_SHARE), STALEST_SECONDS)
-            return latest
+        """A look that is a second old at most, or older where each takes long; if not ``exact``, one that was that a
+        moment ago, or a glance."""
+        latest = self._latest
+        if latest is None or not self._serves(latest, exact):
+            with self._taking:
+                latest = self._latest  # somebody else may have taken it meanwhile
+                if latest is None or not self._serves(latest, exact):
+                    latest = self._renew(exact)
+        if latest.signs or time.monotonic() >= self.good_until:
+            self._renew_soon()
+        return latest
 
     def forget(self) -> None:
         """Something was changed here: the next one is taken anew."""
         self._changes += 1
-        self.good_until = 0.0
+        self.good_until = float("-inf")
+
+    def _serves(self, latest: Look, exact: bool) -> bool:
+        late = time.monotonic() - self.good_until
+        return late < 0 and not latest.signs if exact else late < STALEST_SECONDS
+
+    def _renew(self, exact: bool) -> Look:
+        """Take the next look; within ``_taking``."""
+        began, used, changes = time.monotonic(), time.thread_time(), self._changes
+        self._latest = latest = self._take(exact)
+        self.taken += 1
+        cost = time.thread_time() - used
+        if changes == self._changes:
+            self.good_until = began + min(max(FRESH_SECONDS, cost * COST_SHARE), STALEST_SECONDS)
+        if latest.signs:
+            self.glance_until = began + STALEST_SECONDS
+        return latest
+
+    def _renew_soon(self) -> None:
+        if self._renewing is None or not self._renewing.is_alive():
+            self._renewing = threading.Thread(target=self._renew_alone, name="look")
+            self._renewing.start()
+
+    def _renew_alone(self) -> None:
+        # A database that cannot be read now is the matter of whoever asks next.
+        with contextlib.suppress(sqlite3.Error, DatabaseUnusable), self._taking:
+            if self._latest is None or not self._serves(self._latest, True):
+                self._renew(True)
 
     def _take(self, exact: bool) -> Look:
         at = time.time()
