@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pool import Queue, Spec
 from pool.clock import now_text, utc_text
+from pool.status import status
 from pool.store import Store
-from tests.support import rows, stranger
+from pool.web.reading import Looks, Stores
+from tests.support import eventually, rows, stranger
 from tests.web import scene
 from tests.web.conftest import MakeClient
 
@@ -226,3 +230,23 @@ def test_a_page_of_scheduled_jobs_is_followed_by_the_next(client: MakeClient, qu
         path = following[1].replace("&amp;", "&") if following else ""
     wanted = [str(each["id"]) for each in rows(queue.path, "SELECT id FROM jobs ORDER BY run_at, id")]
     assert seen == wanted
+
+
+def test_nobody_waits_for_a_look_where_one_was_good_a_moment_ago(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+
+    def slow(*arguments: Any) -> dict[str, Any]:
+        assert gate.wait(20)
+        return status(*arguments)
+
+    monkeypatch.setattr("pool.web.reading.status", slow)
+    looks = Looks(Stores(store.path))
+    first = looks.get(exact=False)
+    looks.good_until = time.monotonic() - 1
+    assert looks.get(exact=False) is first
+    gate.set()
+    eventually(lambda: looks.taken == 2)
+    second = looks.get(exact=False)
+    assert second is not first
+    looks.forget()  # what was changed here is to be seen at once
+    assert looks.get(exact=False) is not second
