@@ -56,6 +56,11 @@ class State(IntEnum):
     PAUSED = 4
     BYE = 5
 
+    @classmethod
+    def _missing_(cls, value: object) -> State:
+        """A job's code that went wild has written over it: a job runs, then, and its limits hold."""
+        return cls.BUSY
+
 
 class Snapshot(NamedTuple):
     """One consistent look at what a worker is doing; times in monotonic nanoseconds, 0 for none."""

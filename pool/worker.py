@@ -19,7 +19,8 @@ import setproctitle
 from pool import hooks, process, slot
 from pool.assignment import DOORBELL_FD, NOTIFY_FD, OUTPUT_FD, WAKE_FD, Assignment, read_output
 from pool.clock import now_text, parse_utc, utc_text
-from pool.job import DEFAULT_MAX_CRASHES, Cancelled, Completed, Failed, Job, Outcome, retry_delay
+from pool.failures import FailureLog
+from pool.job import DEFAULT_MAX_CRASHES, Cancelled, Completed, Failed, Job, Outcome
 from pool.registry import Handlers
 from pool.runner import describe, run
 from pool.slot import Slot, State
@@ -33,8 +34,6 @@ IDLE_SECONDS = 5.0
 #: How long a group of jobs runs before its ends are written and what is not begun goes back.
 GROUP_NANOSECONDS = 10_000_000
 _BACKOFF_LIMIT = 1.0
-#: How many failed attempts a worker tells of in a second.
-TOLD_A_SECOND = 5
 #: Seconds beyond which a limit is none; what a word can hold ends somewhat later.
 FOREVER = 1e9
 
@@ -68,7 +67,7 @@ class Worker:
         self._unsure = False
         self._jobs_left = assignment.max_jobs or float("inf")
         self._saw_cancel = False
-        self._told_at = self._told = self._untold = 0
+        self._failures = FailureLog(log)
         self._reach = faults_armed()
         self._orders, self._doorbell = select.epoll(), select.epoll()
         for poll in (self._orders, self._doorbell):
@@ -126,7 +125,7 @@ class Worker:
         The state says IDLE before the last look, so that a job committed in between finds a worker to wake."""
         words = self._words
         setproctitle.setproctitle(f"{self._title} idle")
-        self._tell_the_rest()
+        self._failures.rest()
         backoff = 0.02
         while not self._stopping():
             words[slot.STATE] = State.IDLE
@@ -280,7 +279,7 @@ class Worker:
                 lost, following = self._timed(self._store.settle_group, ended, left, groups, now_text())
                 for job, outcome in ended:
                     if isinstance(outcome, Failed) and not lost:
-                        self._tell(job, outcome)
+                        self._failures.tell(job, outcome)
                 if lost:
                     which = f"job {ended[0][0].id}" if len(ended) == 1 else f"{lost} of {len(ended)} jobs"
                     log.warning("%s: the lease was lost while it ran; the result is dropped", which)
@@ -291,31 +290,6 @@ class Worker:
                 self._words[slot.MOVED] = time.monotonic_ns()
                 time.sleep(backoff)
                 backoff = min(backoff * 2, _BACKOFF_LIMIT)
-
-    def _tell(self, job: Job, outcome: Failed) -> None:
-        """Log that an attempt failed; of many in a second only some, so that a log stays readable."""
-        second = time.monotonic_ns() // 1_000_000_000
-        if second != self._told_at:
-            self._tell_the_rest()
-            self._told_at, self._told = second, 0
-        self._told += 1
-        if self._told > TOLD_A_SECOND:
-            self._untold += 1
-            return
-        if outcome.permanent or job.attempts >= job.max_attempts:
-            then = "it is dead"
-        else:
-            delay = retry_delay(job.attempts) if outcome.delay is None else outcome.delay
-            then = f"it is tried again in {delay:.4g} s"
-        error = outcome.error.partition("\n")[0]
-        log.warning(
-            "job %d (%s), attempt %d of %d: %s; %s", job.id, job.type, job.attempts, job.max_attempts, error, then
-        )
-
-    def _tell_the_rest(self) -> None:
-        if self._untold:
-            log.warning("%d more attempts failed", self._untold)
-            self._untold = 0
 
     def _timed(self, verb: Callable[A, T], *args: A.args, **kwargs: A.kwargs) -> T:
         began = time.monotonic_ns()

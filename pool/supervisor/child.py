@@ -5,20 +5,18 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
-import json
 import os
 import signal
-import sys
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pool import process, slot
-from pool.assignment import OUTPUT_FD, OUTPUT_LIMIT, SHARED_FDS, Assignment, read_output
+from pool.assignment import OUTPUT_LIMIT, Assignment, read_output
 from pool.job import AttemptOutcome
 from pool.slot import Slot, Snapshot, State
-from pool.supervisor.strays import MARK
+from pool.supervisor.spawn import spawn
 from pool.supervisor.usage import Usage
 
 #: Seconds to wait for a stack dump; faulthandler writes it in well under a millisecond.
@@ -79,7 +77,7 @@ class Child:
             fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
         try:
             shared = page, self._wake, notify_fd, self._dump, self._output, doorbell_fd
-            self.pid = _spawn(assignment, environment, shared)
+            self.pid = spawn(assignment, environment, shared)
             self.pidfd = os.pidfd_open(self.pid)
             self.slot = Slot(page)
         finally:
@@ -268,32 +266,3 @@ class Child:
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _spawn(assignment: Assignment, environment: dict[str, str], shared: tuple[int, ...]) -> int:
-    """Exec a worker in a session of its own; from the main thread, for PR_SET_PDEATHSIG follows the thread.
-
-    ``-P`` keeps the working folder off its path until the user's own modules are imported.
-    """
-    arguments = [sys.executable, "-P", "-m", "pool", "worker", json.dumps(asdict(assignment))]
-    # Above the numbers they go to, so that no dup2 hits a source that is still to be copied.
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 16) for fd in shared]
-    places = dict(zip(SHARED_FDS, high, strict=True))
-    try:
-        return os.posix_spawn(
-            sys.executable,
-            arguments,
-            {**environment, MARK: assignment.token},
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_DUP2, places[OUTPUT_FD], 1),
-                (os.POSIX_SPAWN_DUP2, places[OUTPUT_FD], 2),
-                *((os.POSIX_SPAWN_DUP2, source, target) for target, source in places.items()),
-            ],
-            setsid=True,
-            setsigmask=[],
-            setsigdef=[each for each in signal.valid_signals() if each not in (signal.SIGKILL, signal.SIGSTOP, 32, 33)],
-        )
-    finally:
-        for fd in high:
-            os.close(fd)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pool import maintenance, process
 from pool.alerts import Alerts
-from pool.clock import now_text, parse_utc, utc_text
+from pool.clock import now_text, utc_text
 from pool.doorbell import Listener
 from pool.errors import DatabaseLost, ExclusiveRefused, PoolError
 from pool.events import ERROR, WARNING, Emit, Event
@@ -24,6 +24,7 @@ from pool.maintenance import Death, Reaped
 from pool.settings import PoolSettings
 from pool.store import Store
 from pool.store.sqlite import is_transient, spelled_out
+from pool.supervisor.orders import OrderBook, Orders, instant
 from pool.supervisor.sweeps import Sweeps
 from pool.supervisor.tally import Increments
 from pool.supervisor.walwatch import WalWatch
@@ -47,15 +48,6 @@ class Look(NamedTuple):
     idle: int
     identities: tuple[str, ...]
     settled: bool  # no worker is at work, and none has died unsettled
-
-
-class Orders(NamedTuple):
-    """What people asked of this pool through the database."""
-
-    target: int | None
-    reload: bool
-    pause: str  # why claims are paused, empty when they are not
-    cancels: tuple[tuple[int, str], ...]  # job, worker
 
 
 class Owner(Protocol):
@@ -98,10 +90,8 @@ class Database(threading.Thread):
         self._unready = ""
         self._watched = False
         self._looks: list[float] = []  # pauses before the next looks, last first
-        self._reload_at: str | None = None
-        self._next_order = float("inf")
-        self._passed = Orders(None, False, "", ())
         self.pool_id = self._register()
+        self._orders = OrderBook(self._store, self.pool_id)
         self._alerts = Alerts(
             settings.on_dead, settings.on_degraded, settings.on_backlog, settings.backlog_age, now_text()
         )
@@ -287,7 +277,7 @@ class Database(threading.Thread):
             self._sweeps.dirty = True
         now = time.time()
         ending = self._settings.drain and now - self._looked_at >= DRAIN_LOOK_SECONDS
-        if changed or rang or now >= min(self._next_due, self._next_order) or ending:
+        if changed or rang or now >= min(self._next_due, self._orders.next_at) or ending:
             self._looked_at = now
             self._look()
 
@@ -300,29 +290,13 @@ class Database(threading.Thread):
             if due:
                 self._owner.wake(due)
             following = store.value("next_run_at", now=now)
-            self._next_due = _instant(following) if following else float("inf")
-            if due and not self._passed.pause:  # again soon, lest those that were woken are stopped
+            self._next_due = instant(following) if following else float("inf")
+            if due and not self._orders.paused:  # again soon, lest those that were woken are stopped
                 self._next_due = min(self._next_due, time.time() + AGAIN_SECONDS)
-        self._pass_orders(now)
+        if orders := self._orders.fresh(now, self._sweeps.low_space):
+            self._post(functools.partial(self._owner.obey, orders))
         if self._settings.drain and look.settled and not self._requests:
             self._see_whether_drained(look, now)
-
-    def _pass_orders(self, now: str) -> None:
-        store = self._store
-        own = store.rows("pool_orders", pool=self.pool_id)
-        target = own[0]["wanted_target"] if own else None
-        reload_at = own[0]["reload_requested_at"] if own else None
-        if target is not None:
-            store.change("target_taken", pool=self.pool_id, target=target)
-        pause = store.rows("current_pause", now=now)
-        reason = self._sweeps.low_space or (f"paused by {pause[0]['by']}: {pause[0]['reason']}" if pause else "")
-        cancels = tuple((row["id"], row["locked_by"]) for row in store.rows("cancel_requests"))
-        self._next_order = _instant(pause[0]["until"]) if pause and pause[0]["until"] else float("inf")
-        orders = Orders(target, reload_at != self._reload_at, reason, cancels)
-        self._reload_at = reload_at
-        if orders != self._passed or cancels:
-            self._passed = orders._replace(target=None, reload=False)
-            self._post(functools.partial(self._owner.obey, orders))
 
     def _see_whether_drained(self, look: Look, now: str) -> None:
         """In one snapshot: between two, a job could go from running to queued unseen."""
@@ -349,10 +323,3 @@ class Database(threading.Thread):
                         f"a pool runs on {store.path} already ({row['host']} pid {row['pid']}; {which})"
                     )
             return int(store.execute("register_pool", **me, **bound)[0][0])
-
-
-def _instant(text: str) -> float:
-    try:
-        return parse_utc(text)
-    except ValueError:
-        return float("inf")  # a stranger's text that is no time sorts after every time

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from pool import cpus, instrumentation, process, registry, slot
+from pool import cpus, process, registry, slot
 from pool.assignment import Assignment
 from pool.events import ERROR, INFO, WARNING, Emit, Event
 from pool.job import AttemptOutcome
@@ -21,20 +21,12 @@ from pool.supervisor.bounds import PING_SECONDS, Overdue, RestartBudget, next_de
 from pool.supervisor.child import Child, Exit
 from pool.supervisor.death import death_of
 from pool.supervisor.loop import Loop
+from pool.supervisor.spawn import environment
 from pool.supervisor.strays import Stray, await_end, end_strays
 from pool.supervisor.tally import Tally
 from pool.supervisor.usage import oom_kills, usage_of_tree
 
 WEIGH_SECONDS = 1.0
-#: Environment variables by which numeric libraries take their number of threads.
-THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "RAYON_NUM_THREADS",
-)
 
 
 class Owner(Protocol):
@@ -68,7 +60,7 @@ class Fleet:
         self._owner = owner
         self._emit = emit
         self._entry_points = tuple(registry.entry_points())
-        self._environment = _environment(settings)
+        self._environment = environment(settings)
         self._spawn_at: dict[int, float] = {}
         self._reloading: collections.deque[Child] = collections.deque()
         self._oom_kills = oom_kills()
@@ -348,9 +340,8 @@ class Fleet:
         if child.pid not in self.children or (exit := child.reap()) is None:
             return
         self._loop.unwatch(child.pidfd)
-        self._see_whether_ready(
-            child
-        )  # it may have died under its first job before we looked: that is no fault of its start
+        # It may have died under its first job before we saw it ready: that is no fault of its start.
+        self._see_whether_ready(child)
         self._forward_output(child, child.rest_of_output())
         kills = oom_kills()
         death = death_of(child, exit, out_of_memory=kills > self._oom_kills)
@@ -410,17 +401,6 @@ class Fleet:
 def _why(child: Child, exit: Exit) -> str:
     errors = [line for line in child.output().splitlines() if line.startswith("error: ")]
     return errors[-1] if errors else str(exit)
-
-
-def _environment(settings: PoolSettings) -> dict[str, str]:
-    environment = dict(os.environ)
-    if settings.threads >= 0:
-        threads = settings.threads or max(1, len(os.sched_getaffinity(0)) // settings.workers)
-        for name in THREAD_VARIABLES:
-            environment.setdefault(name, str(threads))
-    if settings.traces or instrumentation.is_on():
-        instrumentation.switch_on(environment)
-    return environment
 
 
 def living(children: dict[int, Child]) -> list[Child]:

@@ -22,10 +22,11 @@ from pool.slot import State
 from pool.store.sqlite import is_transient
 from pool.supervisor.bounds import GIVE_UP_SECONDS
 from pool.supervisor.child import Child, Exit
-from pool.supervisor.database import Database, Look, Orders
+from pool.supervisor.database import Database, Look
 from pool.supervisor.death import wall
 from pool.supervisor.fleet import Fleet, living
 from pool.supervisor.loop import Loop
+from pool.supervisor.orders import Orders
 from pool.supervisor.signals import Signals
 from pool.supervisor.systemd import Notifier
 from pool.worker import faults_armed

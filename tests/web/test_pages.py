@@ -12,8 +12,8 @@ import pytest
 
 from pool import Queue, Spec
 from pool.clock import now_text, utc_text
-from pool.status import status
 from pool.store import Store
+from pool.web import reading
 from pool.web.reading import Looks, Stores
 from tests.support import eventually, rows, stranger
 from tests.web import scene
@@ -233,13 +233,13 @@ def test_a_page_of_scheduled_jobs_is_followed_by_the_next(client: MakeClient, qu
 
 
 def test_nobody_waits_for_a_look_where_one_was_good_a_moment_ago(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = threading.Event()
+    gate, exact = threading.Event(), reading.status
 
     def slow(*arguments: Any) -> dict[str, Any]:
         assert gate.wait(20)
-        return status(*arguments)
+        return exact(*arguments)
 
-    monkeypatch.setattr("pool.web.reading.status", slow)
+    monkeypatch.setattr(reading, "status", slow)
     looks = Looks(Stores(store.path))
     first = looks.get(exact=False)
     looks.good_until = time.monotonic() - 1
