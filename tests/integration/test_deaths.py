@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,13 @@ from typing import Any
 import pytest
 
 from pool import Queue
+from pool.doorbell import Listener
+from pool.maintenance import Death
+from pool.process import become_subreaper
+from pool.settings import PoolSettings
+from pool.supervisor.child import Exit
+from pool.supervisor.fleet import Fleet
+from pool.supervisor.loop import Loop
 from tests.support import Pool, eventually, lines, row, rows, settled, state_of, stranger, title_of
 
 StartPool = Callable[..., Pool]
@@ -479,19 +487,51 @@ def nobody(path):
     assert len(lines(tmp_path / "ran")) == 1
 
 
-def test_a_job_that_ends_its_worker_at_once_is_not_taken_for_a_fault_of_the_worker_s_start(
-    pool: StartPool, queue: Queue, database: Path
+class Told:
+    """A fleet's owner that only keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.ready = 0
+        self.deaths: list[Death] = []
+        self.boot_failures: list[object] = []
+
+    def worker_ready(self) -> None:
+        self.ready += 1
+
+    def worker_died(self, death: Death, await_end: Callable[[], None]) -> None:
+        self.deaths.append(death)
+
+    def boot_failed(self, exit: Exit, output: str) -> None:
+        self.boot_failures.append((exit, output))
+
+
+def test_a_worker_that_died_under_its_first_job_before_it_was_seen_ready_did_start_well(
+    tasks: Callable[[str], Path], queue: Queue, database: Path, tmp_path: Path
 ) -> None:
-    """Not even with the exit code of handlers that cannot be imported."""
-    source = """
-@handler("three", max_crashes=1)
+    """Its death may be met first, on the way of another's; with the exit code of handlers that cannot be imported."""
+    become_subreaper()
+    tasks("""
+@handler("three")
 def three(): os._exit(3)
-"""
-    queue.enqueue_many(("three",) for _ in range(8))
-    queue.enqueue("echo")
-    running = pool(workers=2, handlers=source)
-    eventually(lambda: settled(database, dead=8, done=1))
-    assert running.stop() == 0
+""")
+    queue.enqueue("three")
+    settings = PoolSettings(str(database), workers=1, modules=("tasks",), folder=str(tmp_path)).checked()
+    told, loop, doorbell = Told(), Loop(), Listener(str(database))
+    fleet = Fleet(settings, 1, doorbell.fileno(), loop, told, lambda event: None)
+    try:
+        fleet.scale(1)
+        (first,) = fleet.children.values()
+        eventually(lambda: state_of(first.pid) == "Z")
+        fleet.reap_strangers()  # the loop was never turned: nobody has looked whether it was ready
+        assert told.boot_failures == [] and told.ready == 1
+        assert [death.evidence.exit_code for death in told.deaths] == [3]
+    finally:
+        fleet.drain(time.monotonic())
+        fleet.end_all(time.monotonic())
+        eventually(lambda: fleet.reap_strangers() or not fleet.children)
+        fleet.close()
+        loop.close()
+        doorbell.close()
 
 
 def test_a_death_the_database_refuses_to_settle_holds_up_no_other(
