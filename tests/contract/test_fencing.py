@@ -46,6 +46,9 @@ ENDINGS: dict[str, Callable[[Store, Job], object]] = {
     "snooze": lambda store, job: store.settle(job, Snoozed(1.0), MUCH_LATER),
     "cancelled": lambda store, job: store.settle(job, Cancelled("late"), MUCH_LATER),
     "settle in a group": lambda store, job: not store.settle_group([(job, Completed("1"))] * 2, [], None, LATER)[0],
+    "complete in a group": lambda store, job: (
+        store.settle_group([(job, Completed()), (NOBODYS, Completed())], [], None, LATER)[0] - 2
+    ),
     "release": lambda store, job: store.settle_group([(NOBODYS, Completed())], [job], None, LATER)[0] - 1,
     "renew": lambda store, job: store.renew(job, MUCH_LATER),
     "crash": lambda store, job: store.crash(job, EVIDENCE, max_crashes=3),

@@ -26,7 +26,7 @@ MAX_CRASHES = 2
 ALIVE, STRANGER, GONE = "here:1:alive", "elsewhere:1:stranger", "here:1:gone"
 WORKERS = st.sampled_from([ALIVE, STRANGER, GONE])
 DELAYS = st.sampled_from([0, 0, 0, 5, 100])
-ENDS = ["done", "fail", "fail", "discard", "snooze"]
+ENDS = ["done", "done with a result", "fail", "fail", "discard", "snooze"]
 EVENTS = [*ENDS, "crash", "crash", "time out", "give back", "renew", "expire"]
 DEATHS = {"crash": None, "time out": AttemptOutcome.TIMEOUT, "interrupted": AttemptOutcome.INTERRUPTED}
 SWEEPS = [None, None, "reap", "adopt", *DEATHS]
@@ -136,10 +136,10 @@ class Life(RuleBasedStateMachine):
     def outcome(self, lease: Job, kind: str, delay: int) -> Outcome:
         """An outcome, and the model after it, when the lease still holds."""
         held = self.holds(lease)
-        if kind == "done":
+        if kind.startswith("done"):
             if held:
                 self.release(lease.id, status="done")
-            return Completed("1")
+            return Completed("1" if "result" in kind else None)
         if kind == "snooze":
             if held:
                 attempts = lease.attempts if self.jobs[lease.id].cancelling else lease.attempts - 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,13 +14,18 @@ from typing import Any
 import pytest
 
 from pool import Queue
+from pool.clock import now_text
 from pool.doorbell import Listener
+from pool.errors import PoolError
+from pool.job import AttemptOutcome, Evidence
 from pool.maintenance import Death
 from pool.process import become_subreaper
 from pool.settings import PoolSettings
 from pool.supervisor.child import Exit
+from pool.supervisor.database import Database, Look
 from pool.supervisor.fleet import Fleet
 from pool.supervisor.loop import Loop
+from pool.supervisor.orders import Orders
 from tests.support import Pool, eventually, lines, row, rows, settled, state_of, stranger, title_of
 
 StartPool = Callable[..., Pool]
@@ -503,6 +509,48 @@ class Told:
 
     def boot_failed(self, exit: Exit, output: str) -> None:
         self.boot_failures.append((exit, output))
+
+
+class Idle:
+    """A database thread's owner without workers."""
+
+    def has_idle(self) -> bool:
+        return False
+
+    def look(self) -> Look:
+        return Look(0, (), False)
+
+    def wake(self, due: int) -> None: ...
+    def leave_room(self, until: int) -> None: ...
+    def obey(self, orders: Orders) -> None: ...
+    def drained(self) -> None: ...
+    def fail(self, error: PoolError) -> None: ...
+
+
+def test_a_job_goes_back_only_once_what_it_started_has_ended(queue: Queue, database: Path) -> None:
+    queue.enqueue("t")
+    claimed = queue.claim("dead")
+    assert claimed is not None
+    evidence = Evidence(AttemptOutcome.CRASHED, "killed by SIGKILL", now_text())
+    asked, gone, settled_too = threading.Event(), threading.Event(), threading.Event()
+
+    def await_end() -> None:
+        asked.set()
+        assert gone.wait(20)
+
+    thread = Database(PoolSettings(str(database)).checked(), Idle(), lambda action: action(), lambda event: None)
+    thread.start()
+    try:
+        death = Death("dead", claimed.id, claimed.attempts, None, evidence)
+        thread.settle_death(death, await_end, lambda ended: settled_too.set())
+        assert asked.wait(20)
+        assert row(database)["status"] == "running"
+        gone.set()
+        assert settled_too.wait(20)
+        assert row(database)["status"] == "queued"
+    finally:
+        gone.set()
+        thread.stop(20)
 
 
 def test_a_worker_that_died_under_its_first_job_before_it_was_seen_ready_did_start_well(
