@@ -23,7 +23,7 @@ from pool.job import (
     Snoozed,
     retry_delay,
 )
-from pool.store.sqlite import DEFAULT_BUSY_SECONDS, checkpoint, connect, wal_bytes
+from pool.store.sqlite import DEFAULT_BUSY_SECONDS, checkpoint, connect, sync_wal, wal_bytes
 from pool.store.statements import load_statements
 from pool.store.turn import Alone, Turnstile, Write, turnstile_path
 
@@ -83,9 +83,11 @@ class Store:
                 self.checkpoint()
 
     def checkpoint(self) -> tuple[int, int]:
-        """See sqlite.checkpoint; in the turn, over a second connection that stays open from the first time on."""
+        """See sqlite.checkpoint; in the turn, over a second connection that stays open from the first time on. The log
+        goes to the disk before anybody has to wait for it."""
         if self._checkpointer is None:
             self._checkpointer = connect(self.path, busy_seconds=0.0)
+        sync_wal(self.path)
         with self._alone:
             return checkpoint(self.connection, self._checkpointer)
 
