@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from pool import process
 from pool.clock import parse_utc, utc_text
+from pool.events import WARNING, Event
 from pool.job import DEFAULT_MAX_CRASHES, AttemptOutcome, Job
 from pool.process import Process
 from pool.store import Evidence, Store
@@ -29,6 +30,11 @@ class Reaped(NamedTuple):
     worker: str
     status: str
     why: str
+
+    def event(self) -> Event:
+        """What a pool says of it."""
+        facts = {"job": self.job_id, "status": self.status, "detail": self.why}
+        return Event("job dead" if self.status == "dead" else "job returned", WARNING, facts)
 
 
 class Death(NamedTuple):

@@ -268,7 +268,7 @@ class Supervisor:
     def _on_settled(self, ended: list[Reaped]) -> None:
         self._unsettled -= 1
         for each in ended:
-            self._emit(Event("job returned", WARNING, {"job": each.job_id, "status": each.status, "detail": each.why}))
+            self._emit(each.event())
 
     def boot_failed(self, exit: Exit, output: str) -> None:
         """A fault that every worker would have, before any was ready, ends the pool at once."""

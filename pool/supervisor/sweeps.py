@@ -118,7 +118,7 @@ class Sweeps:
         maintenance.forget_silent_pools(self._store, now, self._pool_id, lease)
         ended = maintenance.expire_leases(self._store, now, lease)
         for each in ended:
-            self._emit(Event("job returned", WARNING, {"job": each.job_id, "status": each.status, "detail": each.why}))
+            self._emit(each.event())
         if ended:
             self._owner.look_again()
 

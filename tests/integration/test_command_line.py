@@ -268,6 +268,14 @@ def test_status_tells_every_documented_fact_to_programs(mixed: Queue, command: C
     assert (error["job_id"], error["type"], error["attempt"], error["outcome"]) == (2, "t", 1, "failed")
 
 
+def test_the_last_errors_of_a_status_leave_out_what_was_stopped_by_hand(
+    mixed: Queue, database: Path, command: Command
+) -> None:
+    with stranger(database) as connection:
+        connection.execute("UPDATE attempts SET outcome = 'interrupted'")
+    assert command("status", "--json").ok().json()["last_errors"] == []
+
+
 def test_an_empty_queue_has_a_status_too(queue: Queue, command: Command) -> None:
     found = command("status", "--json").ok().json()
     assert (found["queued"], found["oldest_run_at"], found["oldest_age_s"], found["last_errors"]) == (0, None, None, [])

@@ -103,7 +103,9 @@ WHERE id = :id AND status = 'running' AND locked_by = :worker AND attempts = :at
 -- running -> queued, at once, after the worker died under it; dead when its tries or its crash budget are used up.
 UPDATE jobs
 SET status = CASE WHEN attempts >= max_attempts OR crashes + 1 >= :max_crashes THEN 'dead' ELSE 'queued' END,
-    crashes = crashes + 1, locked_by = NULL, locked_at = NULL, last_error = :error, updated_at = :now
+    last_error = :error || CASE WHEN crashes + 1 >= :max_crashes
+                           THEN '; crash ' || (crashes + 1) || ' of at most ' || :max_crashes ELSE '' END,
+    crashes = crashes + 1, locked_by = NULL, locked_at = NULL, updated_at = :now
 WHERE id = :id AND status = 'running' AND locked_by = :worker AND attempts = :attempts
 RETURNING status;
 

@@ -26,9 +26,10 @@ SELECT count(*) FROM jobs;
 SELECT run_at FROM jobs WHERE status = 'queued' ORDER BY run_at LIMIT 1;
 
 -- name: last_errors
--- The newest attempts that failed.
+-- The newest attempts that failed, among the last thousand on record; what was stopped by hand is no error.
 SELECT a.job_id, coalesce(j.type, r.type) AS type, a.attempt, a.outcome, a.error, a.ended_at
 FROM attempts AS a LEFT JOIN jobs AS j ON j.id = a.job_id LEFT JOIN jobs_archive AS r ON r.id = a.job_id
+WHERE a.id > (SELECT max(id) FROM attempts) - 1000 AND a.outcome NOT IN ('interrupted', 'cancelled')
 ORDER BY a.id DESC LIMIT :limit;
 
 -- name: job
