@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,9 @@ from tests.support import TASKS, Pool, Result, end_orphans, run_command
 # These machines are shared: how long an example takes says nothing.
 hypothesis.settings.register_profile("shared", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("shared")
+
+# A shell that runs the tests in the background ignores Ctrl-C for them, and what they start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 StartPool = Callable[..., Pool]
 Command = Callable[..., Result]

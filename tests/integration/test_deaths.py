@@ -260,7 +260,7 @@ def test_a_stopped_tree_goes_on_where_it_was(pool: StartPool, queue: Queue, data
 def test_workers_that_somebody_stopped_keep_no_job_waiting(
     pool: StartPool, queue: Queue, database: Path, tmp_path: Path
 ) -> None:
-    running = pool(workers=3).ready(3)
+    running = pool(workers=6).ready(6)
     workers = set(running.workers().values())
     for number, living in enumerate([*workers, *workers], 1):
         eventually(lambda: all(title_of(pid).endswith(" idle") and state_of(pid) == "S" for pid in workers))
