@@ -31,10 +31,10 @@ class Reaped(NamedTuple):
     status: str
     why: str
 
-    def event(self) -> Event:
-        """What a pool says of it."""
+    def event(self, name: str = "job returned", level: str = WARNING) -> Event:
+        """What a pool says of it: the name when it is queued again, that it is dead otherwise."""
         facts = {"job": self.job_id, "status": self.status, "detail": self.why}
-        return Event("job dead" if self.status == "dead" else "job returned", WARNING, facts)
+        return Event("job dead", WARNING, facts) if self.status == "dead" else Event(name, level, facts)
 
 
 class Death(NamedTuple):

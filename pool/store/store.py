@@ -250,8 +250,9 @@ class Store:
 
     def give_back(self, job: Job, evidence: Evidence | None, now: str, *, at_most: int = 2**31) -> str | None:
         """Back to the queue through no fault of the job, the attempt not counted (``at_most`` times)."""
+        bound = {**_lease(job), "at_most": at_most, "error": evidence.error if evidence else None, "now": now}
         with self._write:
-            return self._end("give_back", job, evidence, {**_lease(job), "at_most": at_most, "now": now})
+            return self._end("give_back", job, evidence, bound)
 
     def expire(self, job: Job, evidence: Evidence, before: str) -> str | None:
         """End a lease that was not renewed since ``before``; the attempt stays counted."""

@@ -100,7 +100,7 @@ class Sweeps:
         again, self._tokens = self._tokens, adopted.tokens
         self._end_marked(again)
         for each in adopted.jobs:
-            self._emit(Event("job adopted", INFO, {"job": each.job_id, "status": each.status, "detail": each.why}))
+            self._emit(each.event("job adopted", INFO))
         if adopted.jobs:
             self._owner.look_again()
 

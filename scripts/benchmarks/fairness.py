@@ -16,22 +16,24 @@ import time
 from array import array
 from typing import NamedTuple
 
-from benchmarks.figures import Section, percentile, progress
-from benchmarks.growth import fill
+from benchmarks.figures import Section, alternate, percentile, progress
+from benchmarks.growth import fill, work_off
 from benchmarks.options import Options
 from benchmarks.running import SCRIPTS, Place, place
 from pool import slot
 from pool.clock import now_text
-from pool.job import Completed
+from pool.job import Completed, NewJob
 from pool.slot import Slot
 from pool.store import Store
-from pool.store.sqlite import connect, wal_bytes
+from pool.store.sqlite import checkpoint, connect, sync_wal, wal_bytes
 from pool.supervisor.sweeps import ROOM_EVERY_SECONDS, ROOM_SECONDS
 
 WORKERS = 8
 TITLE = f"waits for the write lock, {WORKERS} saturated workers and a foreign producer"
 #: Jobs a second that are sure to be more than are worked off.
 PLENTY = 60_000
+#: What two workers do between two checkpoints.
+CHECKPOINT_JOBS = 2_500
 
 
 class Rules(NamedTuple):
@@ -71,6 +73,33 @@ def run(section: Section, options: Options) -> None:
         section.add(f"{name}, p99", percentile(found, 0.99), "ms")
         section.add(f"{name}, worst of {len(found):,}", max(found), "ms", at_most=most)
     section.add("largest log", log / 1e6, "MB")
+    _add_checkpoint(section, options)
+
+
+def _add_checkpoint(section: Section, options: Options) -> None:
+    """How long a checkpoint keeps everybody waiting, when the disk has the log before and when it has not."""
+    progress(f"{2 * options.reps} checkpoints after {CHECKPOINT_JOBS:,} jobs each")
+    with place() as where:
+        store = Store.open(where.database)
+        other = connect(where.database)
+        with contextlib.closing(store), contextlib.closing(other):
+            now = now_text()
+            jobs = 2 * options.reps * CHECKPOINT_JOBS
+            store.enqueue_many([NewJob("noop", "{}", None, 0, now, 5, None, now)] * jobs)
+            store.checkpoint()
+
+            def held(synced: bool) -> float:
+                work_off(store, CHECKPOINT_JOBS)
+                if synced:
+                    sync_wal(where.database)
+                began = time.perf_counter()
+                checkpoint(store.connection, other)
+                return (time.perf_counter() - began) * 1e3
+
+            found = alternate(options.reps, {"before": lambda: held(False), "ours": lambda: held(True)})
+    name = f"a checkpoint of {CHECKPOINT_JOBS:,} jobs, lock held"
+    section.add(f"before (log synced under the lock): {name}", found["before"], "ms")
+    section.add(name, found["ours"], "ms")
 
 
 class Looked(NamedTuple):

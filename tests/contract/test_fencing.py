@@ -194,7 +194,7 @@ def test_the_jobs_of_a_dead_pool_are_adopted_with_the_attempt_given_back(
     (ended,) = maintenance.adopt(store, LATER, None).jobs
     assert (ended.job_id, ended.status) == (job.id, "queued")
     found = row(database)
-    assert (found["attempts"], found["interruptions"], found["crashes"]) == (0, 1, 0)
+    assert (found["attempts"], found["interruptions"], found["crashes"], found["last_error"]) == (0, 1, 0, None)
     assert rows(database, "SELECT * FROM workers") == rows(database, "SELECT * FROM pools") == []
 
 
@@ -210,13 +210,15 @@ def test_what_a_dead_worker_s_job_started_is_ended_before_the_job_is_given_back(
 
 def test_a_job_that_takes_its_pool_down_again_and_again_ends_dead(store: Store, database: Path) -> None:
     store.enqueue(NewJob("t", "{}", None, 0, NOW, 2, None, NOW))
-    rounds = 0
-    while (claimed := store.claim("one", NOW)) and rounds < 20:
-        rounds += 1
+    told = []
+    while (claimed := store.claim("one", NOW)) and len(told) < 20:
         register(store, 1, 1)
-        assert maintenance.adopt(store, NOW, None).jobs
+        (ended,) = maintenance.adopt(store, NOW, None).jobs
+        told.append(ended.event("job adopted").name)
     assert claimed is None and row(database)["status"] == "dead"
-    assert rounds == maintenance.MAX_INTERRUPTIONS + 2
+    rounds = maintenance.MAX_INTERRUPTIONS + 2
+    assert told == ["job adopted"] * (rounds - 1) + ["job dead"]
+    assert row(database)["last_error"] == f"its pool died while it ran; interrupted {rounds} times"
 
 
 def test_a_worker_that_dies_under_a_living_pool_is_left_to_that_pool_s_supervisor(

@@ -114,6 +114,8 @@ RETURNING status;
 -- for a job that takes its whole pool down each time must not loop for ever.
 UPDATE jobs
 SET status = CASE WHEN interruptions >= :at_most AND attempts >= max_attempts THEN 'dead' ELSE 'queued' END,
+    last_error = CASE WHEN interruptions >= :at_most AND attempts >= max_attempts
+                      THEN :error || '; interrupted ' || (interruptions + 1) || ' times' ELSE last_error END,
     attempts = attempts - (interruptions < :at_most), interruptions = interruptions + 1,
     locked_by = NULL, locked_at = NULL, updated_at = :now
 WHERE id = :id AND status = 'running' AND locked_by = :worker AND attempts = :attempts
