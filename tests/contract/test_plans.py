@@ -18,7 +18,6 @@ ALLOWED = {
     ("tail_next", "jobs USING COVERING INDEX jobs_claim"): "the same",
     ("oldest_run_at", "jobs USING INDEX jobs_due"): "LIMIT 1 in the index's order",
     ("oldest_run_at", "jobs USING COVERING INDEX jobs_due"): "the same",
-    ("last_errors", "a"): "LIMIT in the order of the table's own key",
     ("newest_created_at", "jobs"): "LIMIT 1 in the order of the table's own key",
     ("tail_attempts_last", "a"): "LIMIT in the order of the table's own key",
     ("tail_audit_last", "audit"): "LIMIT in the order of the table's own key",
