@@ -6,6 +6,7 @@ python scripts/bench_web.py [--jobs 1000000] [--db FILE] [--tabs 10]
 from __future__ import annotations
 
 import argparse
+import signal
 import statistics
 import subprocess
 import sys
@@ -36,6 +37,7 @@ NOOP = "from pool import handler\n\n\n@handler('noop')\ndef noop():\n    pass\n"
 
 def main() -> None:
     """Fill a database where none is given, then measure."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what it started ends with it
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=1_000_000)
     parser.add_argument("--db", type=Path, help="a database to keep; filled when it is not there")

@@ -57,10 +57,10 @@ class Fault(NamedTuple):
 class Chaos:
     """One run: a pool, a producer, a stream of faults, and the books kept on all three."""
 
-    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+    def __init__(self, options: argparse.Namespace, folder: Path, notes: Path) -> None:
         self.options = options
         self.folder = folder
-        self.notes = Path(tempfile.mkdtemp(prefix="pool-chaos-notes-"))  # elsewhere: it must survive a full disk
+        self.notes = notes  # elsewhere: it must survive a full disk
         self.database = str(folder / "jobs.db")
         self.random = random.Random(options.seed)
         self.clock = testing.Clock(str(self.notes / "clock"))
@@ -472,6 +472,7 @@ def summary(runs: list[dict[str, Any]]) -> str:
 
 def main() -> int:
     """Parse, run, check, report; 1 on any breach."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what it started ends with it
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--workers", type=int, default=4)
@@ -491,8 +492,8 @@ def main() -> int:
         parser.error(f"unknown fault {unknown[0]}; choose from {', '.join(WEIGHTS)}")
     if options.seed is None:
         options.seed = random.SystemRandom().randrange(10**9)
-    with workspace(options) as folder:
-        chaos = Chaos(options, folder)
+    with workspace(options) as folder, tempfile.TemporaryDirectory(prefix="pool-chaos-notes-") as notes:
+        chaos = Chaos(options, folder, Path(notes))
         try:
             chaos.run()
         finally:
@@ -504,8 +505,7 @@ def main() -> int:
         report(chaos, counts, options.json)
         if options.keep:
             shutil.copytree(folder, options.keep, dirs_exist_ok=True)
-            shutil.copytree(chaos.notes, options.keep, dirs_exist_ok=True)
-        shutil.rmtree(chaos.notes)
+            shutil.copytree(notes, options.keep, dirs_exist_ok=True)
     return 1 if chaos.breaches else 0
 
 

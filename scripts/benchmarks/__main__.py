@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -31,6 +32,7 @@ SECTIONS = (
 
 def main() -> int:
     """Measure; exit 0 whatever the figures say, for times are no tests."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what it started ends with it
     given = _arguments()
     if given.render:
         render.render(Path(given.render), given.write or Path("docs/performance.md"))
