@@ -252,7 +252,7 @@ def on_a_small_disk(folder: Path, script: str) -> Result:
 
 def test_a_read_only_file_system_is_called_that_and_not_a_lack_of_permission(shared: Path) -> None:
     for command in ("status", "enqueue t", "run --drain"):
-        script = f"$pool enqueue t >/dev/null && mount -o remount,ro {shared} && $pool {command}"
+        script = f"$pool enqueue t >/dev/null && mount -o remount,bind,ro {shared} && $pool {command}"
         on_a_small_disk(shared, script).refused(4, "jobs.db", "read-only file system")
 
 
