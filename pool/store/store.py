@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -123,7 +123,8 @@ class Store:
     def claim_group(self, worker: str, groups: Groups, now: str) -> list[Job]:
         """The best due job, and with it as many of its type as ``groups`` allows, in the order they came due."""
         with self._write:
-            return self._claim_group(worker, groups, now)
+            rows = self._claim_group(worker, groups, now)
+        return [Job._make(row) for row in rows]
 
     def settle(self, job: Job, outcome: Outcome, now: str) -> bool:
         """Write the end of an attempt. False when the lease was lost."""
@@ -144,45 +145,39 @@ class Store:
         Returns:
             How many had lost their lease, and the jobs claimed.
         """
+        # What needs no lock is done before and after it: others wait for the transaction, not for Python.
+        plain, others = ([], ended) if len(ended) == 1 else _completed_plainly(ended, now)
+        rows: list[tuple[Any, ...]] = []
         with self._write:
-            held = self._settle_all(ended, now)
+            held = 0
+            for bound in plain:
+                held += self._execute(SQL["complete_group"], bound).rowcount
+            for job, outcome in others:
+                held += self._settle(job, outcome, now)
             for job in left:
                 self._execute(SQL["release"], {**_lease(job), "now": now})
-            return len(ended) - held, [] if groups is None else self._claim_group(ended[0][0].worker, groups, now)
+            if groups is not None:
+                rows = self._claim_group(ended[0][0].worker, groups, now)
+        return len(ended) - held, [Job._make(row) for row in rows]
 
-    def _claim_group(self, worker: str, groups: Groups, now: str) -> list[Job]:
+    def _claim_group(self, worker: str, groups: Groups, now: str) -> list[tuple[Any, ...]]:
         execute = self._execute
         rows = execute(_NEXT_DUE, (worker, now)).fetchall()
         if not rows:
             return []
         job = Job._make(rows[0])
         if groups and not job.crashes and (size := groups.get(job.type, 1)) > 1:
-            rows = execute(SQL["next_due_group"], (worker, now, job.priority, size, job.type)).fetchall()
-            if rows:  # a stranger's row of nonsense, such as crashes that are text, joins no group, not even its own
-                execute(SQL["claim_group"], (worker, now, _ids(row[0] for row in rows)))
-                return [Job._make(row) for row in rows]
+            group = execute(SQL["next_due_group"], (worker, now, job.priority, size, job.type)).fetchall()
+            if group:  # a stranger's row of nonsense, such as crashes that are text, joins no group, not even its own
+                execute(SQL["claim_group"], (worker, now, _ids([row[0] for row in group])))
+                return group
         execute(_CLAIM, (worker, now, job.id))
-        return [job]
+        return rows
 
     def renew(self, job: Job, now: str) -> bool:
         """Keep a lease fresh. False when it was lost."""
         with self._write:
             return self._execute(SQL["renew"], {**_lease(job), "now": now}).rowcount > 0
-
-    def _settle_all(self, ended: list[tuple[Job, Outcome]], now: str) -> int:
-        """Write the ends of attempts; how many still had their lease."""
-        if len(ended) == 1:
-            return self._settle(*ended[0], now)
-        held = 0
-        plain: dict[tuple[str, int], list[int]] = {}  # worker and attempt -> jobs that completed without a result
-        for job, outcome in ended:
-            if type(outcome) is Completed and outcome.result_text is None:
-                plain.setdefault((job.worker, job.attempts), []).append(job.id)
-            else:
-                held += self._settle(job, outcome, now)
-        for (worker, attempts), ids in plain.items():
-            held += self._execute(SQL["complete_group"], (_ids(ids), worker, attempts, now)).rowcount
-        return held
 
     def _settle(self, job: Job, outcome: Outcome, now: str) -> bool:
         # rowcount is right for an UPDATE without RETURNING; with one it is not (cpython 101117), so read the rows.
@@ -406,9 +401,25 @@ def enqueue_on(connection: sqlite3.Connection, job: NewJob, trace_context: str |
             return Enqueued(rows[0][0], False)
 
 
-def _ids(ids: Iterable[int]) -> str:
+def _completed_plainly(
+    ended: list[tuple[Job, Outcome]], now: str
+) -> tuple[list[tuple[str, str, int, str]], list[tuple[Job, Outcome]]]:
+    """Jobs that completed without a result, as the values of ``complete_group`` for each worker and attempt; and the
+    others."""
+    plain: dict[tuple[str, int], list[int]] = {}
+    others = []
+    for each in ended:
+        job, outcome = each
+        if type(outcome) is Completed and outcome.result_text is None:
+            plain.setdefault((job.worker, job.attempts), []).append(job.id)
+        else:
+            others.append(each)
+    return [(_ids(ids), worker, attempts, now) for (worker, attempts), ids in plain.items()], others
+
+
+def _ids(ids: list[int]) -> str:
     """Ids as one value that a statement can bind: a JSON array."""
-    return f"[{','.join(map(str, ids))}]"
+    return str(ids)
 
 
 def _lease(job: Job) -> Row:

@@ -12,9 +12,9 @@ from types import FrameType, TracebackType
 
 #: How long a writer waits for its turn before it goes on without: the turn is for fairness, not for correctness.
 TURN_SECONDS = 2.0
-#: Times a writer asks in a row, a microsecond each: longer than a group of 32 takes (some 200), so as to be there when it
-#: ends; asleep just then, it leaves the database idle. Fewer before it waits in the kernel's line: there are more writers
-#: than processors, and asking takes those from the others.
+#: Times a writer asks in a row, a microsecond each: longer than a group of 32 takes (some 200), so as to be there when
+#: it ends; asleep just then, it leaves the database idle. Fewer before it waits in the kernel's line: there are more
+#: writers than processors, and asking takes those from the others.
 TRIES, TRIES_BEFORE_LINE = 300, 20
 
 
