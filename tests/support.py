@@ -248,6 +248,20 @@ def state_of(pid: int) -> str:
     return ""
 
 
+def at_rest(pid: int) -> None:
+    """Wait until a process has done nothing for a while."""
+
+    def switches() -> str:
+        return Path(f"/proc/{pid}/status").read_text().partition("voluntary_ctxt_switches")[2]
+
+    def fact() -> bool:
+        before = switches()
+        time.sleep(0.3)
+        return title_of(pid).endswith("idle") and switches() == before
+
+    eventually(fact)
+
+
 def orphans(known: set[int]) -> set[int]:
     """Living processes that became our children, beside those known; their zombies are reaped on the way."""
     living = set()

@@ -13,7 +13,7 @@ import pytest
 from pool import Queue, testing
 from pool.clock import parse_utc
 from tests.conftest import StartPool
-from tests.support import eventually, row, rows, state_of, stranger
+from tests.support import at_rest, eventually, row, rows, state_of, stranger
 
 HANDLERS = """
 import ctypes, faulthandler, os, signal, sys, time
@@ -201,6 +201,7 @@ def test_a_worker_stopped_and_continued_while_idle_loses_nothing(
 ) -> None:
     running = pool().ready()
     pid = running.workers()[1]
+    at_rest(pid)  # not in the middle of a claim, with the database locked
     os.kill(pid, signal.SIGSTOP)
     eventually(lambda: state_of(pid) == "T")
     job = queue.enqueue("note", {"path": str(tmp_path / "notes")})
@@ -309,6 +310,7 @@ def test_a_worker_stopped_for_good_while_idle_is_replaced(
 ) -> None:
     running = pool().ready()
     pid = running.workers()[1]
+    at_rest(pid)  # not in the middle of a claim, with the database locked
     os.kill(pid, signal.SIGSTOP)
     job = queue.enqueue("note", {"path": str(tmp_path / "notes")})
     eventually(lambda: row(database, job.id)["status"] == "done", 60)

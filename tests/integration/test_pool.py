@@ -19,7 +19,20 @@ from pool import Queue, slot
 from pool.assignment import SLOT_FD
 from pool.slot import Slot
 from tests.conftest import Command
-from tests.support import Pool, eventually, lines, race, row, rows, settled, state_of, statuses, stranger, title_of
+from tests.support import (
+    Pool,
+    at_rest,
+    eventually,
+    lines,
+    race,
+    row,
+    rows,
+    settled,
+    state_of,
+    statuses,
+    stranger,
+    title_of,
+)
 
 StartPool = Callable[..., Pool]
 
@@ -34,20 +47,6 @@ def hold(queue: Queue, tmp_path: Path, **options: Any) -> Path:
 def held(tmp_path: Path, times: int = 1) -> int:
     """The pid of the worker that runs it, once it does, for the given time."""
     return int(eventually(lambda: lines(tmp_path / "started")[times - 1 : times])[0])
-
-
-def at_rest(pid: int) -> None:
-    """Wait until a process has done nothing for a while."""
-
-    def switches() -> str:
-        return Path(f"/proc/{pid}/status").read_text().partition("voluntary_ctxt_switches")[2]
-
-    def fact() -> bool:
-        before = switches()
-        time.sleep(0.3)
-        return title_of(pid).endswith("idle") and switches() == before
-
-    eventually(fact)
 
 
 def stopped_in_peace(running: Pool, database: Path) -> bool:
