@@ -10,19 +10,25 @@ from pool.errors import UsageError
 LATEST = 253402214400.0
 
 _second: tuple[int, str] = (0, "1970-01-01 00:00:00")
+_millisecond: tuple[int, str] = (0, "1970-01-01 00:00:00.000")
 
 
 def utc_text(at: float) -> str:
     """Seconds since the epoch as ``YYYY-MM-DD HH:MM:SS.mmm``, clamped to years that sort as text."""
-    global _second
+    global _second, _millisecond
     # The small addend is for instants whose float lies just below the millisecond they stand for.
-    whole, thousandths = divmod(int(at * 1000 + 0.001), 1000)
+    at_all = int(at * 1000 + 0.001)
+    if at_all == _millisecond[0]:
+        return _millisecond[1]  # jobs in bulk come by the hundred in one
+    whole, thousandths = divmod(at_all, 1000)
     second = _second
     if whole != second[0]:
         if not 0 <= whole <= LATEST:
             whole, thousandths = 0 if whole < 0 else int(LATEST), 0
         second = _second = (whole, time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(whole)))
-    return f"{second[1]}.{thousandths:03d}"
+    text = f"{second[1]}.{thousandths:03d}"
+    _millisecond = (at_all, text)
+    return text
 
 
 def now_text() -> str:

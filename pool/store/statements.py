@@ -5,6 +5,7 @@ import re
 
 _FOLDER = os.path.dirname(__file__)
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_ROW = re.compile(r"(?<=VALUES )\([?\d, ]+\)")
 
 
 def load_statements() -> dict[str, str]:
@@ -20,6 +21,16 @@ def load_statements() -> dict[str, str]:
                 raise ValueError(f"two statements named {key}")
             found[key] = "\n".join(lines).strip().removesuffix(";")
     return found
+
+
+def for_rows(statement: str, count: int) -> str:
+    """An INSERT of one row of numbered values as an INSERT of so many, which takes the values of one after another."""
+    found = _ROW.search(statement)
+    assert found is not None
+    row = found[0]
+    width = max(map(int, re.findall(r"\d+", row)))
+    rows = (re.sub(r"\d+", lambda number, n=n: str(int(number[0]) + n * width), row) for n in range(count))  # type: ignore[misc]
+    return statement.replace(row, ", ".join(rows))
 
 
 def load_migrations() -> list[str]:

@@ -6,7 +6,8 @@ import contextlib
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Self
+from itertools import chain
+from typing import Any, Self, cast
 
 from pool.clock import LATEST, parse_utc, utc_text
 from pool.errors import UsageError
@@ -24,7 +25,7 @@ from pool.job import (
     retry_delay,
 )
 from pool.store.sqlite import DEFAULT_BUSY_SECONDS, checkpoint, connect, sync_wal, wal_bytes
-from pool.store.statements import load_statements
+from pool.store.statements import for_rows, load_statements
 from pool.store.turn import Alone, Turnstile, Write, turnstile_path
 
 Row = dict[str, Any]
@@ -34,6 +35,9 @@ WAL_BYTES = 8 << 20
 Groups = Mapping[str, int]
 
 SQL = load_statements()
+#: Jobs that one INSERT of many takes; their values stay below 999, all that SQLite could bind before 3.32.
+ROWS = 100
+_ENQUEUE_ROWS = {name: for_rows(SQL[name], ROWS) for name in ("enqueue", "enqueue_traced")}
 
 
 class Store:
@@ -106,12 +110,17 @@ class Store:
 
     def enqueue_many(self, jobs: list[NewJob], trace_context: str | None = None) -> int:
         """Store many in one transaction; how many were new."""
+        name, rows = "enqueue", cast(list[tuple[Any, ...]], jobs)
+        if trace_context is not None:
+            name, rows = "enqueue_traced", [(*job, trace_context) for job in jobs]
+        # An INSERT of many rows takes half the time of as many INSERTs: each of those looks up and writes the last id.
+        rest = len(rows) - len(rows) % ROWS
+        parts = [tuple(chain(*rows[at : at + ROWS])) for at in range(0, rest, ROWS)]
         with self._write:
             before = self.connection.total_changes
-            if trace_context is None:
-                self.connection.executemany(SQL["enqueue"], map(tuple, jobs))  # plain ones bind faster
-            else:
-                self.connection.executemany(SQL["enqueue_traced"], ((*job, trace_context) for job in jobs))
+            for part in parts:
+                self._execute(_ENQUEUE_ROWS[name], part)
+            self.connection.executemany(SQL[name], rows[rest:])
             return self.connection.total_changes - before
 
     # claim, run, settle

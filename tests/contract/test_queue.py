@@ -198,6 +198,35 @@ def test_many_jobs_may_be_specs_tuples_and_mappings(queue: Queue, database: Path
     assert [(each["payload"], each["priority"]) for each in rows(database)] == [('{"a":1}', 0), ("[2]", 0), ("3", 4)]
 
 
+def test_jobs_in_bulk_are_stored_as_they_are_one_by_one(queue: Queue, database: Path) -> None:
+    """More than one INSERT takes, and some left over; keys come again within one INSERT and in another."""
+    items = [
+        Spec(
+            "t" if n % 2 else "u",
+            {"n": n},
+            f"key {n % 90}" if n < 270 else None,
+            n % 3,
+            None,
+            None,
+            n % 4 + 1,
+            n % 5 + 1,
+        )
+        for n in range(330)
+    ]
+    for each in items:
+        queue.enqueue(**each._asdict())
+    given = ("type", "payload", "idempotency_key", "priority", "max_attempts", "timeout_seconds", "status", "attempts")
+
+    def stored() -> list[list[Any]]:
+        return [[each[column] for column in given] for each in rows(database, "SELECT * FROM jobs ORDER BY id")]
+
+    singly = stored()
+    with stranger(database) as sql:
+        sql.execute("DELETE FROM jobs")
+    assert queue.enqueue_many(items) == len(singly) == 150
+    assert stored() == singly
+
+
 def test_an_iterator_is_taken_chunk_by_chunk_and_never_whole(queue: Queue, database: Path) -> None:
     taken = 0
     stored_when_asked: list[int] = []

@@ -9,7 +9,7 @@ import pytest
 
 from pool import Queue
 from pool.backup import backup
-from pool.job import AttemptOutcome, Completed, Evidence, Failed
+from pool.job import AttemptOutcome, Completed, Evidence, Failed, NewJob
 from pool.restore import restore
 from pool.store import Store
 from pool.tracecontext import trace_id
@@ -95,6 +95,14 @@ def test_a_job_that_nobody_traces_carries_none(queue: Queue, database: Path) -> 
     with stranger(database) as sql:
         sql.execute("INSERT INTO jobs (type, payload) VALUES ('t', '{}')")
     assert [each["trace_context"] for each in rows(database)] == [None] * 4
+
+
+def test_jobs_in_bulk_carry_the_trace_of_whoever_enqueued_them(store: Store, database: Path) -> None:
+    job = NewJob("t", "{}", None, 0, NOW, 5, None, NOW)
+    assert store.enqueue_many([job] * 250, CONTEXT) == 250
+    assert {(each["trace_context"], each["created_at"], each["updated_at"]) for each in rows(database)} == {
+        (CONTEXT, NOW, NOW)
+    }
 
 
 def test_the_command_shows_the_trace_s_id(traced: Store, command: Command) -> None:
