@@ -1,4 +1,4 @@
-"""Telling the pools of a database that a job was committed: a datagram, lost without harm.
+"""Telling the pools of a database that a job is being committed: a datagram, lost without harm.
 
 The address is an abstract Unix socket (unix(7)) named after the file's device and inode, so nothing is left on
 disk, any path to the file leads to it, and the kernel frees it with its owner. A pool hands its socket to its workers,

@@ -153,9 +153,9 @@ class Queue:
             return enqueue_on(connection, job, trace_context)
         full = (self._durable if durable is None else _checked_durability(durable)) == "full"
         with self._lock:
-            done = self._opened().enqueue(job, full=full, trace_context=trace_context)
-            if job.run_at <= job.created_at:
-                self._doorbell.ring()
+            store = self._opened()
+            ring = self._doorbell.ring if job.run_at <= job.created_at else None
+            done = store.enqueue(job, full=full, trace_context=trace_context, ring=ring)
             self._tend(1)
         return done
 

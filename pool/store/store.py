@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import Any, Self, cast
@@ -97,13 +97,32 @@ class Store:
 
     # enqueue
 
-    def enqueue(self, job: NewJob, *, full: bool = False, trace_context: str | None = None) -> Enqueued:
-        """Store a job, or find the one that has its key. ``full`` waits until the disk has it (fsync)."""
+    def enqueue(
+        self,
+        job: NewJob,
+        *,
+        full: bool = False,
+        trace_context: str | None = None,
+        ring: Callable[[], None] | None = None,
+    ) -> Enqueued:
+        """Store a job, or find the one that has its key.
+
+        Args:
+            full: wait until the disk has it (fsync).
+            ring: wakes a worker. Called within the turn, before the job is written: the worker wakes meanwhile and
+                asks for its turn behind us, so it sees the job. After the write where that is not so, or lasts.
+        """
         if full:
             self._execute("PRAGMA synchronous = FULL")
         try:
-            with self._alone:
-                return enqueue_on(self.connection, job, trace_context)
+            with self._alone as in_turn:
+                if ring is not None and in_turn and not full:
+                    ring()
+                    ring = None
+                done = enqueue_on(self.connection, job, trace_context)
+            if ring is not None:
+                ring()
+            return done
         finally:
             if full:
                 self._execute("PRAGMA synchronous = NORMAL")

@@ -105,9 +105,11 @@ class Alone:
         self._turnstile = turnstile
         self._turn = False
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> bool:
+        """Whether it is our turn, so that whoever takes turns sees what we write, or comes before it."""
         if self._turnstile is not None:
             self._turn = self._turnstile.enter()
+        return self._turn
 
     def __exit__(self, *_: object) -> None:
         if self._turn and self._turnstile is not None:

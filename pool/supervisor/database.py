@@ -38,6 +38,8 @@ SOON_SECONDS = (0.008, 0.004, 0.002, 0.001, 0.0003)
 BUSY_LOOK_SECONDS = 0.1
 #: When to look whether jobs that workers were woken for still wait.
 AGAIN_SECONDS = 0.1
+#: A ring comes shortly before its commit, and may have been taken from a worker that is idle by then.
+RANG_SECONDS = 0.002
 DRAIN_LOOK_SECONDS = 0.02
 MINUTES_SECONDS = 86400.0
 
@@ -192,6 +194,8 @@ class Database(threading.Thread):
             rang = False
             if poll.poll(max(0.0, self._pause(idle) * 1000)):
                 rang = answers and self.doorbell.hush()
+                if rang:
+                    self._looks = [RANG_SECONDS]
                 if listens and watch.hush():
                     self._looks = [*SOON_SECONDS]
                 with contextlib.suppress(BlockingIOError):
@@ -209,10 +213,10 @@ class Database(threading.Thread):
     def _pause(self, idle: bool) -> float:
         if self._requests:
             return 0.05  # the one in front was refused: not at once again
-        if not idle:
-            return BUSY_LOOK_SECONDS
         if self._looks:
             return self._looks.pop()
+        if not idle:
+            return BUSY_LOOK_SECONDS
         every = HEARD_LOOK_SECONDS if self._watched and not self._settings.drain else LOOK_SECONDS
         return min(every, max(self._next_due - time.time(), 0.001))
 
