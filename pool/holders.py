@@ -12,6 +12,8 @@ from typing import NamedTuple
 #: lock on the first range of the database, and one that reads from the log another on the second range of -shm.
 _SHARED = (0x40000002, 0x40000002 + 509)
 _LOG_READERS = (124, 127)
+#: The byte of -shm that whoever writes in WAL mode has locked (sqlite.org/walformat.html, section 2.3.1).
+_WRITER = (120, 120)
 #: struct flock on 64-bit Linux: type, whence, start, length, pid (fcntl(2)).
 _FLOCK = "hhqqi"
 
@@ -40,6 +42,12 @@ def log_readers(path: str) -> list[Holder]:
     """Other processes that are in a read transaction right now which keeps the write-ahead log from being moved."""
     lockers = _lockers(os.path.realpath(path) + "-shm", _LOG_READERS)
     return [Holder(pid, _name(pid)) for pid in lockers if pid != os.getpid()]
+
+
+def writer(path: str) -> Holder | None:
+    """The process of this pid namespace, this one too, that is in a write transaction right now."""
+    pids = _lockers(os.path.realpath(path) + "-shm", _WRITER)
+    return Holder(pids[0], _name(pids[0])) if pids else None
 
 
 def is_open_elsewhere(path: str) -> bool:

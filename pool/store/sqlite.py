@@ -102,9 +102,17 @@ def wal_bytes(path: str) -> int:
 
 def is_transient(error: BaseException) -> bool:
     """Whether trying again later may help: the database is locked, the disk full or ailing."""
+    return is_locked(error) or _code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+
+
+def is_locked(error: BaseException) -> bool:
+    """Whether others did not let go of the database in time."""
+    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _code(error: BaseException) -> int:
     cause = error.__cause__ if isinstance(error, DatabaseUnusable) else error
-    code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
-    return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+    return int(getattr(cause, "sqlite_errorcode", 0)) & 0xFF
 
 
 def _prepare(connection: sqlite3.Connection) -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from pool import maintenance, process
+from pool import holders, maintenance, process
 from pool.alerts import Alerts
 from pool.clock import now_text, utc_text
 from pool.doorbell import Listener
@@ -23,7 +23,7 @@ from pool.events import ERROR, WARNING, Emit, Event
 from pool.maintenance import Death, Reaped
 from pool.settings import PoolSettings
 from pool.store import Store
-from pool.store.sqlite import is_transient, spelled_out
+from pool.store.sqlite import is_locked, is_transient, spelled_out
 from pool.supervisor.orders import OrderBook, Orders, instant
 from pool.supervisor.sweeps import Sweeps
 from pool.supervisor.tally import Increments
@@ -61,6 +61,7 @@ class Owner(Protocol):
     def leave_room(self, until: int) -> None: ...
     def obey(self, orders: Orders) -> None: ...
     def drained(self) -> None: ...
+    def kept_from_writing(self, pid: int) -> None: ...
     def fail(self, error: PoolError) -> None: ...
 
 
@@ -225,7 +226,7 @@ class Database(threading.Thread):
             try:
                 self._requests[0](self._store)
             except sqlite3.Error as error:
-                self._complain("database not ready", WARNING, str(error))
+                self._complain("database not ready", WARNING, self._cause(error))
                 if not self._stopping and not is_transient(error):
                     self._requests.rotate(-1)  # it may never work; the others need not wait for it
                 if self._stopping:
@@ -238,9 +239,18 @@ class Database(threading.Thread):
         try:
             step(*arguments)
         except sqlite3.OperationalError as error:
-            self._complain(f"{step.__name__.strip('_')} postponed", WARNING, str(error))
+            self._complain(f"{step.__name__.strip('_')} postponed", WARNING, self._cause(error))
         except Exception as error:
             self._complain(f"{step.__name__.strip('_')} failed", ERROR, repr(error))
+
+    def _cause(self, error: sqlite3.Error) -> str:
+        """The error, and who causes it, when that is a process that was stopped in the middle of a write."""
+        if is_locked(error):
+            holder = holders.writer(self._settings.database)
+            if holder is not None and process.is_stopped(holder.pid):
+                self._post(functools.partial(self._owner.kept_from_writing, holder.pid))
+                return f"{error} by {holder}, which was stopped, as by SIGSTOP"
+        return str(error)
 
     def _complain(self, name: str, level: str, detail: str) -> None:
         """Once for each fault, however often it comes while nothing else succeeds."""

@@ -176,6 +176,13 @@ class Fleet:
         for child in self.children.values():
             child.end("its pool ended", now, outcome=AttemptOutcome.INTERRUPTED, dump=False)
 
+    def end_stopped_writer(self, pid: int, now: float) -> None:
+        """End a worker that was stopped in the middle of a write, for nobody can write until it goes on. Not while it
+        runs a job: then its deadline alone decides."""
+        child = self.children.get(pid)
+        if child is not None and child.state != State.BUSY and process.is_stopped(pid):
+            child.end("it kept everybody from writing", now, outcome=AttemptOutcome.INTERRUPTED)
+
     def forgive(self, gap: float) -> None:
         """Nobody is overdue because of seconds in which nobody could run."""
         for child in self.children.values():

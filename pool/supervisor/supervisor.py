@@ -324,6 +324,11 @@ class Supervisor:
             self._is_drained = True
             self._stop("nothing is left that could run")
 
+    def kept_from_writing(self, pid: int) -> None:
+        """A process was stopped in the middle of a write, and nobody else can."""
+        if self._fleet is not None:
+            self._fleet.end_stopped_writer(pid, time.monotonic())
+
     def fail(self, error: PoolError) -> None:
         """End the pool because of an error; the first one is what ``run`` raises."""
         if self._error is None:

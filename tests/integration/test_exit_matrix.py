@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -208,6 +210,63 @@ def test_a_worker_stopped_and_continued_while_idle_loses_nothing(
     os.kill(pid, signal.SIGCONT)
     eventually(lambda: row(database, job.id)["status"] == "done")
     assert running.workers()[1] == pid
+
+
+#: Stops the worker before a COMMIT of its own, once the file is there.
+STOP_BEFORE_COMMIT = """
+from pool.store.turn import Write
+commit = Write.__exit__
+def stop_first(self, *error):
+    if os.path.exists(os.environ["STOP"]):
+        os.unlink(os.environ["STOP"])
+        os.kill(os.getpid(), signal.SIGSTOP)
+    commit(self, *error)
+Write.__exit__ = stop_first
+
+@handler("once")
+def once(path):
+    append(path, "ran")
+    if len(open(path).readlines()) == 1:
+        open(os.environ["STOP"], "w").close()
+"""
+
+
+@pytest.mark.parametrize(("type", "interruptions"), [("note", 0), ("once", 1)])
+def test_a_worker_stopped_in_the_middle_of_a_claim_or_a_settle_keeps_the_others_waiting_for_seconds_at_most(
+    type: str, interruptions: int, pool: StartPool, queue: Queue, database: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("STOP", str(tmp_path / "stop"))
+    running = pool(handlers=STOP_BEFORE_COMMIT).ready()
+    pid = running.workers()[1]
+    at_rest(pid)
+    if type == "note":
+        (tmp_path / "stop").touch()
+    queue.enqueue(type, {"path": str(tmp_path / "notes")})
+    eventually(lambda: state_of(pid) == "T")
+    eventually(lambda: row(database)["status"] == "done")
+    ended = row(database)
+    assert (ended["attempts"], ended["crashes"], ended["interruptions"]) == (1, 0, interruptions)
+    assert f"locked by process {pid} (pool: worker 1" in running.err and "which was stopped" in running.err
+
+
+def test_the_log_names_a_stranger_who_was_stopped_with_the_database_locked(
+    pool: StartPool, queue: Queue, database: Path, tmp_path: Path
+) -> None:
+    running = pool().ready()
+    at_rest(running.workers()[1])
+    script = (
+        "import os, signal, sqlite3, sys; sql = sqlite3.connect(sys.argv[1], isolation_level=None);"
+        "sql.execute('BEGIN IMMEDIATE'); os.kill(os.getpid(), signal.SIGSTOP)"
+    )
+    stopped = subprocess.Popen([sys.executable, "-c", script, str(database)])
+    try:
+        eventually(lambda: f"locked by process {stopped.pid} ({sys.executable}" in running.err)
+    finally:
+        stopped.kill()
+        stopped.wait()
+    queue.enqueue("note", {"path": str(tmp_path / "notes")})
+    eventually(lambda: row(database)["status"] == "done")
+    assert running.stop() == 0
 
 
 def test_fifty_timeouts_leave_no_zombie(pool: StartPool, queue: Queue, database: Path) -> None:
