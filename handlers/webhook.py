@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
 from typing import Any
 
 from pool import Discard, Retry, handler
@@ -12,13 +10,6 @@ from pool import Discard, Retry, handler
 #: Answers that another try cannot change (RFC 9110, 15.5), except those that ask for one.
 _FINAL = frozenset(range(400, 500)) - {408, 409, 423, 425, 429}
 _LONGEST_WAIT = 3600.0
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirected POST would become a GET without its body; say so instead."""
-
-    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        return None
 
 
 @handler("webhook", timeout=60, max_attempts=10)
@@ -37,12 +28,26 @@ def webhook(
     """
     if not url.startswith(("http://", "https://")):
         raise Discard(f"{url!r} is not an http or https URL")
+    # Here, as it brings TLS along: 4 MB that a worker which sends nothing need not hold.
+    from urllib import request as http
+    from urllib.error import HTTPError
+
     sent = {"Content-Type": "application/json", "User-Agent": "jobpool", **(headers or {})}
-    request = urllib.request.Request(url, json.dumps(body).encode(), sent, method="POST")
+    # Without HTTPRedirectHandler: a redirected POST would become a GET without its body, so a redirect is an error.
+    opener = http.OpenerDirector()
+    for each in (
+        http.ProxyHandler,
+        http.HTTPHandler,
+        http.HTTPSHandler,
+        http.HTTPErrorProcessor,
+        http.HTTPDefaultErrorHandler,
+    ):
+        opener.add_handler(each())
+    request = http.Request(url, json.dumps(body).encode(), sent, method="POST")
     try:
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=seconds) as answer:
+        with opener.open(request, timeout=seconds) as answer:
             return {"status": answer.status, "text": answer.read(2000).decode(errors="replace")}
-    except urllib.error.HTTPError as error:
+    except HTTPError as error:
         with error:
             text = error.read(500).decode(errors="replace")
             said = f"{url} answered {error.code} {error.reason}: {text}"

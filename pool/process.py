@@ -7,7 +7,6 @@ import ctypes
 import functools
 import logging
 import os
-import secrets
 import signal
 import socket
 from collections.abc import Iterator, Mapping
@@ -42,7 +41,7 @@ def host() -> str:
 
 def mint_token() -> str:
     """The random part of an identity, one per process life."""
-    return secrets.token_hex(6)
+    return os.urandom(6).hex()
 
 
 def identity(pid: int, token: str) -> str:

@@ -34,6 +34,11 @@ def test_an_application_imports_no_worker_either() -> None:
     assert "pool.worker" not in found and "setproctitle" not in found
 
 
+def test_a_worker_holds_neither_tls_nor_images_before_a_job_needs_them() -> None:
+    found = imported("import pool.boot, handlers.webhook, handlers.thumbnail")
+    assert not found & {"ssl", "_ssl", "_hashlib", "http.client", "urllib.request", "PIL"}
+
+
 def test_the_package_is_typed_and_names_what_it_offers() -> None:
     import pool
 
