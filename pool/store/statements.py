@@ -1,5 +1,6 @@
 """Loads the named SQL statements, so that SQL stands in .sql files alone, in the order of a job's life."""
 
+import functools
 import os
 import re
 
@@ -23,6 +24,7 @@ def load_statements() -> dict[str, str]:
     return found
 
 
+@functools.cache
 def for_rows(statement: str, count: int) -> str:
     """An INSERT of one row of numbered values as an INSERT of so many, which takes the values of one after another."""
     found = _ROW.search(statement)

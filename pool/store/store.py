@@ -37,7 +37,6 @@ Groups = Mapping[str, int]
 SQL = load_statements()
 #: Jobs that one INSERT of many takes; their values stay below 999, all that SQLite could bind before 3.32.
 ROWS = 100
-_ENQUEUE_ROWS = {name: for_rows(SQL[name], ROWS) for name in ("enqueue", "enqueue_traced")}
 
 
 class Store:
@@ -129,17 +128,17 @@ class Store:
 
     def enqueue_many(self, jobs: list[NewJob], trace_context: str | None = None) -> int:
         """Store many in one transaction; how many were new."""
-        name, rows = "enqueue", cast(list[tuple[Any, ...]], jobs)
+        one, rows = SQL["enqueue"], cast(list[tuple[Any, ...]], jobs)
         if trace_context is not None:
-            name, rows = "enqueue_traced", [(*job, trace_context) for job in jobs]
+            one, rows = SQL["enqueue_traced"], [(*job, trace_context) for job in jobs]
         # An INSERT of many rows takes half the time of as many INSERTs: each of those looks up and writes the last id.
-        rest = len(rows) - len(rows) % ROWS
+        many, rest = for_rows(one, ROWS), len(rows) - len(rows) % ROWS
         parts = [tuple(chain(*rows[at : at + ROWS])) for at in range(0, rest, ROWS)]
         with self._write:
             before = self.connection.total_changes
             for part in parts:
-                self._execute(_ENQUEUE_ROWS[name], part)
-            self.connection.executemany(SQL[name], rows[rest:])
+                self._execute(many, part)
+            self.connection.executemany(one, rows[rest:])
             return self.connection.total_changes - before
 
     # claim, run, settle
