@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import struct
+from collections.abc import Iterable
 from typing import NamedTuple
 
 #: Bytes that SQLite locks (sqlite.org/src/file/src/os.h and os_unix.c): every connection in WAL mode keeps a shared
@@ -42,6 +43,26 @@ def log_readers(path: str) -> list[Holder]:
     """Other processes that are in a read transaction right now which keeps the write-ahead log from being moved."""
     lockers = _lockers(os.path.realpath(path) + "-shm", _LOG_READERS)
     return [Holder(pid, _name(pid)) for pid in lockers if pid != os.getpid()]
+
+
+def strangers(path: str, turn: str, besides: Iterable[int]) -> list[int]:
+    """Processes with a connection to the database that take no turns: they have not opened its turn file.
+
+    Whoever cannot be looked into (another user's, in another pid namespace) is not among them.
+    """
+    try:
+        taken = os.stat(turn)
+    except OSError:
+        return []
+    besides = {os.getpid(), *besides}
+    return [pid for pid in _lockers(path, _SHARED) if pid not in besides and _has_not_open(pid, taken)]
+
+
+def _has_not_open(pid: int, file: os.stat_result) -> bool:
+    try:
+        return not any(os.path.samestat(each.stat(), file) for each in os.scandir(f"/proc/{pid}/fd"))
+    except OSError:
+        return False
 
 
 def writer(path: str) -> Holder | None:

@@ -19,8 +19,8 @@ TRIES, TRIES_BEFORE_LINE = 300, 20
 
 
 def turnstile_path(path: str) -> str:
-    """Where the writers of a database take turns: a file beside it."""
-    return path + "-turn"
+    """Where the writers of a database take turns: a file beside it, whatever links lead there, as its log is."""
+    return os.path.realpath(path) + "-turn"
 
 
 class Turnstile:

@@ -90,6 +90,11 @@ class Child:
         with self._guard:
             return not self._closed and self.slot.words[slot.STATE] == State.IDLE
 
+    def settled(self) -> tuple[int, int]:
+        """Jobs done and attempts failed since it began; none once it is closed. Safe from another thread."""
+        with self._guard:
+            return (0, 0) if self._closed else self.slot.settled()
+
     @property
     def state(self) -> State:
         """What the worker last said of itself."""

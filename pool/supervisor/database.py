@@ -53,9 +53,10 @@ class Look(NamedTuple):
 
 
 class Owner(Protocol):
-    """What the thread tells its supervisor: the first four within this thread, the others in the loop's."""
+    """What the thread tells its supervisor: the first five within this thread, the others in the loop's."""
 
     def has_idle(self) -> bool: ...
+    def settled(self) -> int: ...
     def look(self) -> Look: ...
     def wake(self, due: int) -> None: ...
     def leave_room(self, until: int) -> None: ...
@@ -267,6 +268,10 @@ class Database(threading.Thread):
     def saturated(self) -> bool:
         """Whether every worker is at work, so that nothing but our own restraint lets others write."""
         return not self._owner.has_idle()
+
+    def settled(self) -> int:
+        """Attempts that workers have settled."""
+        return self._owner.settled()
 
     def leave_room(self, until: int) -> None:
         """No worker of ours begins a write before then, in monotonic nanoseconds."""

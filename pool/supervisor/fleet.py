@@ -215,7 +215,7 @@ class Fleet:
     @property
     def counts(self) -> tuple[int, int]:
         """Jobs done and attempts failed since the pool began."""
-        living = [child.slot.settled() for child in list(self.children.values())]
+        living = [child.settled() for child in list(self.children.values())]
         return self.done + sum(each[0] for each in living), self.failed + sum(each[1] for each in living)
 
     @property

@@ -283,6 +283,10 @@ class Supervisor:
         """Whether any worker waits for a job. Called in the database thread, often."""
         return self._fleet is not None and any(child.is_idle for child in living(self._fleet.children))
 
+    def settled(self) -> int:
+        """Attempts that workers have settled. Called in the database thread; only reads."""
+        return sum(self.counts)
+
     def look(self) -> Look:
         """What the database thread needs to know of the workers. Called in that thread; only reads."""
         if self._fleet is None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from pool import maintenance, retention
+from pool import holders, maintenance, retention
 from pool.alerts import Alerts
 from pool.clock import now_text
 from pool.errors import DatabaseLost
@@ -19,6 +19,7 @@ from pool.retention import Place
 from pool.settings import PoolSettings
 from pool.store import Store
 from pool.store.sqlite import wal_bytes
+from pool.store.turn import turnstile_path
 from pool.supervisor.strays import await_end, end_marked
 
 CHECKPOINT_SECONDS = 0.1
@@ -27,6 +28,8 @@ SWEEP_SECONDS = 5.0
 RETAIN_SECONDS = 30.0
 #: Strangers get that long, that often, for that long after one was seen; see Sweeps._leave_room.
 ROOM_SECONDS, ROOM_EVERY_SECONDS, STRANGER_SECONDS = 0.03, 0.1, 5.0
+#: Jobs a second below which the database is free nine tenths of the time, so that nobody needs room made for him.
+ROOM_RATE = 1000
 
 
 class Owner(Protocol):
@@ -34,6 +37,7 @@ class Owner(Protocol):
 
     def living(self) -> tuple[str, ...]: ...
     def saturated(self) -> bool: ...
+    def settled(self) -> int: ...
     def leave_room(self, until: int) -> None: ...
     def look_again(self) -> None: ...
     def lost(self, error: DatabaseLost) -> None: ...
@@ -59,6 +63,7 @@ class Sweeps:
         self.low_space = ""
         self.next = 0.0  # monotonic seconds at which a step is due
         self._stranger_at = float("-inf")
+        self._settled, self._settled_at = 0, 0.0
         self._tokens: list[str] = []  # of dead workers, whose strays were looked for once
         self._store = store
         self._settings = settings
@@ -123,23 +128,31 @@ class Sweeps:
             self._owner.look_again()
 
     def _leave_room(self) -> None:
-        """Let strangers write beside saturated workers.
+        """Let strangers write beside workers that keep the database busy.
 
         A producer that takes no turns sleeps 1 to 25 ms between its first tries (SQLite's busy handler) and finds the
-        lock taken each time. So, while such producers are at work (their times have no milliseconds), nobody of ours
-        writes for a stretch as long as those pauses: our workers are told, and the turn keeps out whoever else takes
-        turns."""
-        if not self._owner.saturated():
-            return
-        now = time.monotonic()
-        newest = self._store.value("newest_created_at")
-        if isinstance(newest, str) and len(newest) == len("2030-01-01 00:00:00"):
-            self._stranger_at = now
-        if now - self._stranger_at < STRANGER_SECONDS:
+        lock taken each time. So, while such producers are about, nobody of ours writes for a stretch as long as those
+        pauses: our workers are told, and the turn keeps out whoever else takes turns."""
+        now, settled = time.monotonic(), self._owner.settled()
+        rate = (settled - self._settled) / (now - self._settled_at)
+        self._settled, self._settled_at = settled, now
+        if rate >= ROOM_RATE and self._owner.saturated() and self._strangers_are_about(now):
             until = time.monotonic_ns() + int(ROOM_SECONDS * 1e9)
             self._owner.leave_room(until)
             with self._store.turn():
                 time.sleep(max(0.0, (until - time.monotonic_ns()) / 1e9))
+
+    def _strangers_are_about(self, now: float) -> bool:
+        """Whether somebody has the database open who takes no turns, or made a job lately (his times have no
+        milliseconds); the latter tells of those in other containers."""
+        newest = self._store.value("newest_created_at")
+        if isinstance(newest, str) and len(newest) == len("2030-01-01 00:00:00"):
+            self._stranger_at = now
+        if now - self._stranger_at < STRANGER_SECONDS:
+            return True
+        ours = (int(identity.rsplit(":", 2)[1]) for identity in self._owner.living())
+        path = self._settings.database
+        return bool(holders.strangers(path, turnstile_path(path), ours))
 
     def _alert(self) -> None:
         self._alerts.check(self._store, now_text())

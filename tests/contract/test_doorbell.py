@@ -1,4 +1,4 @@
-"""An enqueue wakes a worker while it writes, and never one that would look too early."""
+"""Turns and rings: an enqueue wakes a worker while it writes, and never one that would look too early."""
 
 from __future__ import annotations
 
@@ -83,3 +83,12 @@ def test_a_job_that_is_due_rings_and_a_later_one_does_not(queue: Queue, database
         assert listener.hush()
     finally:
         listener.close()
+
+
+def test_whoever_opens_a_link_to_the_file_takes_the_same_turns(store: Store, database: Path, tmp_path: Path) -> None:
+    link = tmp_path / "elsewhere.db"
+    link.symlink_to(database)
+    seen: list[bool] = []
+    with contextlib.closing(Store.open(str(link))) as other:
+        other.enqueue(job(), ring=lambda: seen.append(may_take_the_turn(database)))
+    assert seen == [False] and len(rows(database)) == 1

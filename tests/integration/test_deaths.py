@@ -519,6 +519,9 @@ class Idle:
     def has_idle(self) -> bool:
         return False
 
+    def settled(self) -> int:
+        return 0
+
     def look(self) -> Look:
         return Look(0, (), False)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -269,24 +272,76 @@ def test_a_stopped_idle_worker_keeps_no_job_waiting(number: int, pool: StartPool
         assert time.monotonic() - began < 4, "it was found by the worker's own look, not woken"
 
 
-def test_saturated_workers_leave_strangers_room(pool: StartPool, queue: Queue, database: Path, tmp_path: Path) -> None:
-    running = pool(workers=1).ready()
+def room_of(running: Pool) -> memoryview:
+    """The words a worker shares with its supervisor; slot.ROOM is when it may write again."""
     fd = os.open(f"/proc/{running.workers()[1]}/fd/{SLOT_FD}", os.O_RDWR)
-    words = Slot(fd).words
+    try:
+        return Slot(fd).words
+    finally:
+        os.close(fd)
+
+
+def test_a_worker_that_was_told_to_leave_room_begins_no_write_until_then(
+    pool: StartPool, queue: Queue, tmp_path: Path
+) -> None:
+    words = room_of(pool(workers=1).ready())
     assert words[slot.ROOM] == 0
-    # A worker that was told to leave room begins no write until then.
     words[slot.ROOM] = until = time.monotonic_ns() + 1_000_000_000
     queue.enqueue("note", {"path": str(tmp_path / "ran")})
     eventually(lambda: lines(tmp_path / "ran"))
     assert time.monotonic_ns() >= until
-    # Its supervisor tells it so when it sees a stranger's job beside workers that never rest.
-    queue.enqueue_many(("note", {"path": str(tmp_path / "many")}) for _ in range(20_000))
-    with stranger(database) as sql:
-        sql.execute(
-            "INSERT INTO jobs (type, payload) VALUES ('note', json_object('path', ?))", (str(tmp_path / "ran"),)
-        )
-    eventually(lambda: words[slot.ROOM] > until)
-    os.close(fd)
+
+
+#: A program that knows only SQLite, and says how long its INSERT took.
+STRANGER = """
+import sqlite3, sys, time
+sql = sqlite3.connect(sys.argv[1], timeout=60, isolation_level=None)
+sql.execute("SELECT 1 FROM jobs LIMIT 1").fetchall()
+print("open", flush=True)
+sys.stdin.readline()
+sql.execute("INSERT INTO jobs (type, payload, run_at) VALUES ('t', '{}', '2090-01-01')")
+"""
+
+
+@contextlib.contextmanager
+def a_stranger(database: Path) -> Iterator[subprocess.Popen[str]]:
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", STRANGER, str(database)], **pipes) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "open\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_workers_that_keep_the_database_busy_leave_room_for_a_stranger_before_he_has_written(
+    pool: StartPool, queue: Queue, database: Path
+) -> None:
+    queue.enqueue_many(("echo",) for _ in range(40_000))
+    words = room_of(pool(workers=1).ready())
+    eventually(lambda: words[slot.DONE] > 5_000)
+    assert words[slot.ROOM] == 0, "room was left for nobody"
+    with a_stranger(database):
+        eventually(lambda: words[slot.ROOM] > 0)
+
+
+def test_workers_that_compute_leave_no_room_as_the_database_is_free(
+    pool: StartPool, queue: Queue, database: Path
+) -> None:
+    source = """
+@handler("spin")
+def spin():
+    until = time.monotonic() + 0.02
+    while time.monotonic() < until:
+        pass
+"""
+    queue.enqueue_many(("spin",) for _ in range(60))
+    words = room_of(pool(workers=1, handlers=source).ready())
+    with a_stranger(database) as process:
+        process.communicate("go\n", 20)
+        assert process.returncode == 0
+    eventually(lambda: words[slot.DONE] == 60)
+    assert words[slot.ROOM] == 0
 
 
 def test_a_delayed_job_runs_when_it_is_due_and_not_before(
